@@ -124,7 +124,9 @@ def test_the_same_command_again_derives_its_result_at_once(studied: Studied) -> 
     again = studied.place.run(*STUDY)
     assert time.monotonic() - started < studied.seconds / 2, "it starts and looks, and runs nothing"
     assert again.returncode == 0
-    assert f"resuming after 2 trials\nbest so far, not proven yet: num_workers={studied.workers}, " in again.stdout
+    resumed = again.stdout.split("resuming after 2 trials\nas written: ", 1)[1].splitlines()
+    assert "samples/s" in resumed[0]
+    assert resumed[1].startswith(f"best so far, not proven yet: num_workers={studied.workers}, ")
     assert studied.verdict in again.stdout.splitlines()
     assert studied.place.run("trials", "--json").stdout == trials
     [after] = json.loads(best.read_bytes())["profiles"]
