@@ -144,8 +144,9 @@ def _counted(knowledge: Knowledge) -> str:
 
     Parts of the same batch change nothing here: where a step splits its batch, what counts batches sees them whole.
     """
-    name = knowledge.acts_by_batch
-    return f"{name} acts with every batch, and would see other batches" if name else ""
+    name, per_call = knowledge.acts_by_batch, count(knowledge.as_written, "steps_per_execution", 1)
+    acts = "acts with every batch" if per_call == 1 else f"acts every {per_call} batches"
+    return f"{name} {acts}, and would see other batches" if name else ""
 
 
 def _uncounted(knowledge: Knowledge) -> str:

@@ -258,6 +258,8 @@ def test_a_study_that_kept_the_batch_goes_on_with_larger_ones(tmp_path: Path) ->
     [
         ({"unit": "steps"}, "steps are counted"), ({"loss_reduction": "sum"}, "the loss is a sum"),
         ({"acts_by_batch": "Ema"}, "Ema acts with every batch"), ({"dataset_len": 40}, "no larger batch fits"),
+        ({"acts_by_batch": "Ema", "as_written": {**overhead.KNOWN.as_written, "steps_per_execution": 10}},
+         "Ema acts every 10 batches"),
         ({"left_out": {"batch_size": "a loader of its own"}}, "a loader of its own"),
     ],
 )  # fmt: skip
