@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Any
 import pytest
 import torch
 from support.torch_trials import begin
+from torch.utils.data import DataLoader, TensorDataset
+
+from tuner.child import arguments
 
 __all__ = ["begin"]
 TRAIN = """
@@ -103,3 +107,22 @@ def test_an_argument_that_a_script_reads_by_itself_is_told_to_be_bound(
         optimizer.step()
     hints = [remark for remark in trial.end()["remarks"] if "bind it" in remark]
     assert [told in hint for hint in hints] == [True] * bool(told)
+
+
+def test_an_option_for_one_of_several_loaders_leaves_their_batches_alone(begin: Callable[..., Any]) -> None:
+    """Given a larger number the script would train on another share of each, and only one of them is counted."""
+    trial = begin()
+    arguments.install(trial.session)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch-size", type=int, default=4)
+    size = parser.parse_args([]).batch_size
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loaders = (DataLoader(TensorDataset(torch.rand(100 * each, 8)), each) for each in (28, size))
+    for (many,), (few,) in zip(*loaders, strict=True):
+        optimizer.zero_grad()
+        model(torch.cat([many, few])).square().mean().backward()
+        optimizer.step()
+    facts = trial.end()
+    assert facts["as_written"]["batch_size"] == 4 and facts["options"] == {"batch_size": "batch_size"}
+    assert facts["left_out"]["batch_size"] == "loaders with batches of 4 and 28 feed the training together"

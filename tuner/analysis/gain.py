@@ -110,22 +110,43 @@ def at_rate(measurement: Measurement, rate: float) -> Measurement:
     )  # fmt: skip
 
 
+def _reference_of(trial: Trial) -> Reference | None:
+    return trial.measurement.reference if trial.measurement is not None else None
+
+
 def moved(anchor: Trial) -> bool:
     """Whether a fresh start of the script as written runs at another rate than the process of it that is kept alive,
-    with which the anchor took turns: surely, or by so much that it is no measure even where that is known badly.
+    with which the anchor took turns: surely by more than ``MOVED``, or by ``SUSPECT`` and nearly surely at all.
     """
-    reference = anchor.measurement.reference if anchor.measurement is not None else None
+    reference = _reference_of(anchor)
     if anchor.phase is not Phase.ANCHOR or reference is None:
         return False
-    gain = reference.gain
-    return gain.high < 1 / MOVED or gain.low > MOVED or not 1 / SUSPECT <= gain.ratio <= SUSPECT
+    ratio, low, high = reference.gain.ratio, reference.gain.low, reference.gain.high
+    faster = low > MOVED or (ratio > SUSPECT and low > 1 / MOVED)
+    return faster or high < 1 / MOVED or (ratio < 1 / SUSPECT and high < MOVED)
+
+
+def against_fresh(trials: Iterable[Trial]) -> list[Trial]:
+    """The trials, in their order; those of the search without what the script as written made in turns between their
+    own, where an anchor shows that the process of it that is kept alive changes with time: it is no measure then.
+    """
+    trials = list(trials)
+    if not any(map(moved, trials)):
+        return trials
+    return [_without_reference(trial) if trial.phase is Phase.SEARCH else trial for trial in trials]
+
+
+def _without_reference(trial: Trial) -> Trial:
+    if trial.outcome is None or trial.measurement is None:
+        return trial
+    measurement = replace(trial.measurement, reference=None)
+    return replace(trial, outcome=replace(trial.outcome, measurement=measurement))
 
 
 class BaselineTrack:
     """The baseline's score over a study, from its runs (the baseline and the anchors): a machine drifts.
 
-    A trial that took turns with the script as written is held against that, and drifts with it; not where an anchor
-    shows that the process of it that is kept alive changes with time.
+    A trial that took turns with the script as written is held against that, and drifts with it (see ``against_fresh``).
 
     Between two runs it is interpolated linearly by trial number; before the first and after the last it is theirs.
     ``trials`` may come in any order, and of any phase.
@@ -137,8 +158,7 @@ class BaselineTrack:
         runs = [t.measurement for t in trials if t.phase in _ANCHORS]
         measured = {t.number: t.measurement for t in trials if t.measurement is not None}
         self._measured = frozenset(measured)
-        self._has_moved = any(map(moved, trials))
-        self._beside_it = {trial.number for trial in trials if self._reference_of(trial) is not None}
+        self._beside_it = {trial.number for trial in trials if _reference_of(trial) is not None}
         self._blocks = [run.blocks for run in runs if run is not None]
         self._unit = next((run.unit for run in runs if run is not None), None)
         alike = [t for t in trials if t.phase in _ANCHORS and t.measurement and t.measurement.unit == self._unit]
@@ -162,23 +182,15 @@ class BaselineTrack:
         if score is None or reference is None:
             return None
         read = math.log(gain(score, reference, self._objective))
-        return math.exp(_known(read, self._reference_of(trial)))
+        return math.exp(_known(read, _reference_of(trial)))
 
     def _beside(self, trial: Trial) -> float | None:
         """What the baseline scored in its turns between the trial's own; None where it had none."""
-        reference, run = self._reference_of(trial), self._run_before(trial.number)
+        reference, run = _reference_of(trial), self._run_before(trial.number)
         if reference is None or run is None or run.outcome is None or run.measurement is None:
             return None
         there = at_rate(run.measurement, reference.rate)
         return score_of(replace(run.outcome, measurement=there), self._objective)
-
-    def _reference_of(self, trial: Trial) -> Reference | None:
-        """What the script as written made in turns between the trial's own, where that is a measure for it: trials of
-        the search take turns with the process of it that is kept alive.
-        """
-        if trial.measurement is None or (self._has_moved and trial.phase is Phase.SEARCH):
-            return None
-        return trial.measurement.reference
 
     def score(self, trial: Trial) -> float | None:
         """As ``score_of``."""

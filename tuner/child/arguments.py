@@ -102,7 +102,7 @@ class ArgparseOptions(ScriptOptions):
             for dest, option in self._seen.items():
                 if is_named(dest, knob) and type(option.value) is int and option.value == written:
                     destinations[knob] = dest
-        for knob in {"batch_size", "grad_accumulation"} & destinations.keys():
+        for knob in {"batch_size", "grad_accumulation"} & destinations.keys() - facts.kept_as_written:
             facts.left_out.pop(knob, None)  # what the patches can't do the script can
         facts.options = destinations
         facts.option_flags = {knob: self._seen[dest].flag for knob, dest in destinations.items()}

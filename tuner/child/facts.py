@@ -44,6 +44,7 @@ class ScriptFacts:
     counted_steps: list[int] = field(default_factory=list)
     precisions: list[str] = field(default_factory=list)
     emulated_precisions: list[str] = field(default_factory=list)
+    kept_as_written: set[str] = field(default_factory=set)
     products: dict[str, int] = field(default_factory=dict)
     gradient_scaler: ScalerCounts | None = None
     options: dict[str, str] = field(default_factory=dict)
@@ -83,7 +84,7 @@ class ScriptFacts:
     def record(self, *, steps: int, samples: float, suggestions: Mapping[str, object]) -> Facts:
         """The record to send. ``suggestions``: knob → the default of the script that asked for it by name."""
         written = {**self.as_written, **suggestions}
-        seen = {each.name: _frozen(getattr(self, each.name)) for each in fields(self)}
+        seen = {each.name: _frozen(getattr(self, each.name)) for each in fields(self) if each.name != "kept_as_written"}
         seen["as_written"] = {knob: plain_value(value) for knob, value in written.items() if value is not None}
         seen["left_out"] = {knob: reason for knob, reason in self.left_out.items() if knob not in suggestions}
         return Facts(**seen, suggested=tuple(suggestions), steps=steps, samples=samples)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import shutil
 import stat
 import time
@@ -105,22 +104,18 @@ def move_created_files(trial: Path, *, keeps_data: bool = True) -> list[str]:
     return moved
 
 
-def note_alike(trial: Path, paths: Iterable[str]) -> None:
-    """Has whatever comes to lie where ``paths`` lay put aside once the trial is over, by whomever it is written.
-
-    So with what gets a name that differs in numbers only, such as a moment or a process. Nothing that lies there now is
-    meant. Raises ``OSError``.
+def note_missing(trial: Path, paths: Iterable[str]) -> None:
+    """Has whatever comes to lie where ``paths`` lay put aside once the trial is over: files that are written past
+    Python are known by no other sign. Nothing that lies there now is meant, nor what has another name: that may be
+    somebody else's. Raises ``OSError``.
     """
     tops = sorted({top for path in paths if (top := _first_missing(path)) is not None})
-    notes: dict[tuple[str, str], dict[str, object]] = {}
-    for folder, name in tops:
-        shape = _shape(name)
-        had = [other for other in os.listdir(folder) if _shape(other) == shape]
-        notes[folder, shape] = {
-            "made": os.path.join(folder, ""), "had": had, "shape": shape, "folder": False, "after_first_step": True,
-        }  # fmt: skip
+    notes: list[dict[str, object]] = [
+        {"made": os.path.join(folder, ""), "had": [], "only": name, "folder": False, "after_first_step": True}
+        for folder, name in tops
+    ]
     with (trial / MADE).open("a", encoding="utf-8") as file:
-        file.writelines(f"{json.dumps(note)}\n" for note in notes.values())
+        file.writelines(f"{json.dumps(note)}\n" for note in notes)
 
 
 def _first_missing(path: str) -> tuple[str, str] | None:
@@ -129,10 +124,6 @@ def _first_missing(path: str) -> tuple[str, str] | None:
         return None
     folder, name = os.path.split(path)
     return (folder, name) if os.path.isdir(folder) else _first_missing(folder)
-
-
-def _shape(name: str) -> str:
-    return re.sub(r"\d+", "0", name)
 
 
 def made_so_far(trial: Path) -> list[str]:
@@ -164,23 +155,23 @@ def _read(path: Path) -> _Created:
             elif note["folder"]:
                 created.folders.add(note["made"])
             elif "had" in note:
-                for made in _made_since(note["made"], note["had"], created.folders, note.get("shape")):
+                for made in _made_since(note["made"], note["had"], created.folders, note.get("only")):
                     created.add(made, note)
             else:
                 created.add(note["made"], note)
     return created
 
 
-def _made_since(prefix: str, had: Collection[str], folders: set[str], shape: str | None = None) -> Iterator[str]:
+def _made_since(prefix: str, had: Collection[str], folders: set[str], only: str | None = None) -> Iterator[str]:
     """Files whose paths begin so, but for the names that were there; ``folders`` gets the folders among them.
 
-    ``shape``: that of the names that are meant, None for any.
+    ``only``: the name that is meant, None for any.
     """
     folder, begin = os.path.split(prefix)
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(folder)):
             path = os.path.join(folder, name)
-            if not name.startswith(begin) or name in had or shape not in (None, _shape(name)):
+            if not name.startswith(begin) or name in had or only not in (None, name):
                 continue
             if os.path.isdir(path) and not os.path.islink(path):
                 for here, _, names in os.walk(path):

@@ -22,7 +22,7 @@ from tuner.knowledge import Knowledge
 from tuner.masking import all_without_secrets, secrets_of_environment
 from tuner.model import Device, Outcome, OutcomeKind
 from tuner.runner.classify import KILLED, EndedBy, one_line
-from tuner.runner.created_files import made_so_far, move_created_files, note_alike
+from tuner.runner.created_files import made_so_far, move_created_files, note_missing
 from tuner.runner.fork_servers import ForkServers
 from tuner.runner.launch import CHILD, launch, load_servers
 from tuner.runner.machine_memory import MachineMemory
@@ -217,7 +217,7 @@ class ProcessRunner(Runner):
         move_created_files(request.folder)  # of an earlier run, which was killed together with its runner
         if request.made:
             make_private(request.folder)
-            note_alike(request.folder, request.made)
+            note_missing(request.folder, request.made)
         # Called last, when nothing of the trial runs any more.
         resources.callback(move_created_files, request.folder, keeps_data=not request.plain)
         reader = resources.enter_context(kind_of(request.device).reader(request.device))

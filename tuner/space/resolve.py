@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -180,12 +180,14 @@ def resolve(
     *,
     selection: Sequence[str] = (),
     pinned: Mapping[str, Value] = BASELINE,
+    begun_with: Collection[str] = (),
 ) -> ResolvedSpace:
     """What can be searched of the space, given what the baseline showed.
 
     ``selection`` holds knob names to search, or ``-name`` to leave one out; empty means all. ``pinned`` knobs have that
-    value in every config. Raises ``UnknownKnobError`` for names that the space doesn't declare, ``UsageError`` for a
-    pinned word that is none of the knob's values here.
+    value in every config. ``begun_with``: knobs that a study searches already, which stay.
+    Raises ``UnknownKnobError`` for names that the space doesn't declare, ``UsageError`` for a pinned word that is none
+    of the knob's values here.
     """
     for name in [*pinned, *selected_names(selection)]:
         space.knob(name)
@@ -217,8 +219,12 @@ def resolve(
         told, unlikely = (said(beside) if said is not None else "" for said in (knob.told, knob.unlikely))
         of = lighter if knob.spares_memory else axes
         of.append(Axis(_beside_its_arguments(knob, knowledge), values, _index(values, written), told, unlikely))
-    axes = _meaningful(space, known, pinned, axes, left_out)
     larger, no_larger = _larger(space, known, pinned, wanted, unwanted)
+    for_larger = [axis for axis in (larger, *lighter) if axis is not None]
+    for axis in _meaningless(space, known, pinned, axes, for_larger):
+        if axis.knob.name not in begun_with:
+            axes.remove(axis)
+            left_out[axis.knob.name] = LeftOut(_what_it_lacks(axis.knob, space, known, pinned))
     if larger is not None and larger.knob.name in left_out:
         kept = left_out[larger.knob.name]
         reason = f"{kept.reason}; larger effective batches are tried all the same"
@@ -233,35 +239,33 @@ def resolve(
     )  # fmt: skip
 
 
-def _meaningful(
-    space: SearchSpace, known: Known, pinned: Mapping[str, Value], axes: list[Axis], left_out: dict[str, LeftOut]
+def _meaningless(
+    space: SearchSpace, known: Known, pinned: Mapping[str, Value], axes: Sequence[Axis], beside: Sequence[Axis]
 ) -> list[Axis]:
-    """The axes that mean something in some config; the others go to ``left_out``, with the knob that they lack."""
+    """The axes that mean nothing in any config, whatever the others are, ``beside`` among them."""
+    found: list[Axis] = []
     for axis in axes:
-        others = [other for other in axes if other is not axis]
-        base = {**known.knowledge.as_written, **pinned}
-        needs = axis.knob.needs
-        if needs is None or math.prod(len(other.values) for other in others) > MOST_LOOKED_AT:
+        needs, values = axis.knob.needs, dict[str, tuple[Value, ...]]()
+        for other in (*axes, *beside):
+            if other is not axis and other not in found:
+                values[other.knob.name] = (*values.get(other.knob.name, ()), *other.values)
+        if needs is None or math.prod(map(len, values.values())) > MOST_LOOKED_AT:
             continue
-        names = [other.knob.name for other in others]
-        combinations = itertools.product(*(other.values for other in others))
-        configs = ({**base, **dict(zip(names, values, strict=True))} for values in combinations)
-        if any(needs({**config, **space.derive(config, known.knowledge), **pinned}) for config in configs):
-            continue
-        left_out[axis.knob.name] = LeftOut(_what_it_lacks(needs, space, known, base))
-        return _meaningful(space, known, pinned, others, left_out)
-    return axes
+        written = {**known.knowledge.as_written, **pinned}
+        configs = ({**written, **dict(zip(values, each, strict=True))} for each in itertools.product(*values.values()))
+        if not any(needs({**config, **space.derive(config, known.knowledge), **pinned}) for config in configs):
+            found.append(axis)
+    return found
 
 
-def _what_it_lacks(
-    needs: Callable[[Mapping[str, Value]], bool], space: SearchSpace, known: Known, base: Mapping[str, Value]
-) -> str:
-    for knob in space.knobs:
-        written = known.knowledge.as_written.get(knob.name)
-        if written is not None and any(
-            needs({**base, knob.name: value}) for value in knob.choices(replace(known, as_written=written))
-        ):
-            return f"it means nothing with {knob.name}={base[knob.name]}"
+def _what_it_lacks(knob: Knob, space: SearchSpace, known: Known, pinned: Mapping[str, Value]) -> str:
+    """Why a knob means nothing: another one that is as it is, by the first that would give it a meaning."""
+    config = {**known.knowledge.as_written, **pinned}
+    for other in space.knobs:
+        written = known.knowledge.as_written.get(other.name)
+        choices = other.choices(replace(known, as_written=written)) if written is not None else ()
+        if knob.needs is not None and any(knob.needs({**config, other.name: value}) for value in choices):
+            return f"it means nothing with {other.name}={config[other.name]}"
     return "it means nothing beside what is searched"
 
 

@@ -194,7 +194,11 @@ def blame_error(
             hint=f"so it does under plain Python; in a trial it failed otherwise: {failed.detail} ({log})",
             traceback_text=plain.traceback_text,
         )
-    return baseline_error(failed, log)
+    error = baseline_error(failed, log)
+    if verdict.off:
+        names = " and ".join(verdict.off)
+        error.hint = f"{error.hint}; so it fails with {names} off, as in trials: if it comes of that, an argument may leave it out"
+    return error
 
 
 def _loop_s(baseline: Outcome) -> float:

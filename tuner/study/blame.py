@@ -86,6 +86,7 @@ class Verdict:
     ``silenced`` are the trackers that were off under plain Python as well, and that may explain the failure: it goes
     through them, or names them, or shows nothing of where it comes from. ``account`` says for people what was run, and
     what it came to. ``obstacle``: which run that was to decide came to nothing, by the machine, and how; "" for none.
+    ``off``: trackers that were off, and of which the failure shows nothing: what they gave may be missing all the same.
     """
 
     whose: Whose
@@ -94,6 +95,7 @@ class Verdict:
     account: tuple[str, ...] = ()
     silenced: tuple[str, ...] = ()
     obstacle: str = ""
+    off: tuple[str, ...] = ()
 
 
 def may_be_ours(outcome: Outcome) -> bool:
@@ -161,7 +163,8 @@ class Inquiry:
         # A log may hold more behind its traceback, such as a tracker's last word.
         told = self._failed if alike(self._failed, plain) else plain
         silenced = tuple(name for name in imported if _may_explain(name, told))
-        return Verdict(Whose.OPEN if silenced else Whose.SCRIPT, plain, (), tuple(self._account), silenced)
+        whose = Whose.OPEN if silenced else Whose.SCRIPT
+        return Verdict(whose, plain, (), tuple(self._account), silenced, off=imported)
 
     def _decides_nothing(self, name: str, check: Outcome) -> bool:
         """Whether a run that was to show whether the failure comes again ended by the machine, and not likewise.
@@ -235,7 +238,7 @@ def _may_explain(module: str, failed: Outcome) -> bool:
     Most scripts that import a tracker fail without it. Where there is no traceback nothing tells.
     """
     lines = failed.traceback_text.splitlines()
-    frame, code = re.compile(rf'  File ".*/{module}/'), re.compile(rf"  .*(?<![\w./-]){module}\.")
+    frame, code = re.compile(rf'  File ".*-packages/{module}/'), re.compile(rf"  .*(?<![\w./-]){module}\.")
     raised = re.compile(rf"(?! ).*(?<![\w-]){module}\b", re.IGNORECASE)
     return not lines or any(
         frame.match(line) or raised.match(line) or (code.match(line) and not line.startswith(FRAME)) for line in lines

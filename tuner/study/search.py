@@ -33,6 +33,9 @@ def search(study: StudyContext, sampler: Sampler) -> str:
     late_before = {trial.number for trial in study.trials if _was_late(trial)}
     limits = MemoryLimits(plan.limits.max_device_bytes, plan.limits.max_host_bytes)
     after_a_pause = study.resumed
+    told = next(filter(moved, study.trials), None)
+    if told is not None:
+        _look_at(study, told)
     while True:
         widen_space(study)
         interrupted = study.claim()
@@ -81,13 +84,13 @@ def _has_moved(study: StudyContext) -> bool:
     now: float | None = None
     for trial in study.trials:
         measured = trial.measurement
-        if measured is None or trial.phase not in (Phase.BASELINE, Phase.ANCHOR, Phase.SEARCH):
-            continue
-        beside = measured.reference.rate if measured.reference is not None else None
+        beside = measured.reference.rate if measured is not None and measured.reference is not None else None
         if trial.phase is Phase.SEARCH:
             now = beside or now
-        else:
-            before, now = beside or measured.rate, None
+        elif trial.phase in (Phase.BASELINE, Phase.ANCHOR):
+            # Whatever came of a look, there is no other before another trial, or as long as nothing changes again.
+            alone = measured.rate if measured is not None else None
+            before, now = beside or now or alone, None
     if not before or not now or study.executor.obstacle:
         return False
     return max(before / now, now / before) > SUSPECT

@@ -64,7 +64,9 @@ def widen_space(study: StudyContext) -> None:
     wider = _resolved(study, space.space)
     new = [axis.knob.name for axis in wider.axes if axis.knob.name in space.left_out]
     if new:
-        study.note(f"with {config_text(knowledge.beside[new[0]])} there is more to turn: {', '.join(new)}")
+        beside = knowledge.beside.get(new[0])
+        told = f"with {config_text(beside)} there is" if beside is not None else "there is"
+        study.note(f"{told} more to turn: {', '.join(new)}")
         _take(study, wider)
 
 
@@ -76,11 +78,11 @@ def _resolved(study: StudyContext, space: SearchSpace) -> ResolvedSpace:
     asks = study.knowledge.effective_batch == BOTH
     if asks and not plan.objective.is_rate:
         known = replace(known, knowledge=replace(study.knowledge, effective_batch=KEEP))
-    resolved = resolve(space, known, selection=plan.selection, pinned=plan.pinned)
+    begun_with = study.record.space.get("values", {})
+    resolved = resolve(space, known, selection=plan.selection, pinned=plan.pinned, begun_with=begun_with)
     if asks and not plan.objective.is_rate:
         why = f"{plan.objective.name} is no rate: it doesn't say how soon a loss is reached"
         resolved = replace(resolved, no_larger=why)
-    begun_with = study.record.space.get("values", {})
     return as_begun(resolved, begun_with) if begun_with else resolved
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tuner.analysis.cold_start import with_cold_starts
+from tuner.analysis.gain import against_fresh
 from tuner.model import TOOK_THE_STUDY_DOWN, Config, Outcome, OutcomeKind, Phase, Trial
 from tuner.runner.created_files import move_created_files
 from tuner.runner.launch import mask_request
@@ -37,11 +38,12 @@ class TrialStore:
         self._repository = repository
         self._study_id = study_id
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{time.time():.0f}"
-        self.trials: list[Trial] = with_cold_starts(
+        held = (
             replace(trial, outcome=within_limits(trial.outcome, plan.limits, trial.config))
             for trial in repository.trials(study_id)
             if trial.outcome is not None
         )
+        self.trials: list[Trial] = against_fresh(with_cold_starts(held))
 
     def recover(self) -> None:
         """Takes over the trials of a process that died: those with an outcome on disk are finished, others wait."""
@@ -112,7 +114,7 @@ class TrialStore:
         # What a process that died left may have been within the limits of then; it is stored as it was written.
         held = within_limits(outcome, self._limits, trial.config)
         trials = [*self.trials, replace(trial, outcome=held)]
-        self.trials = with_cold_starts(sorted(trials, key=lambda stored: stored.number))
+        self.trials = against_fresh(with_cold_starts(sorted(trials, key=lambda stored: stored.number)))
         return next(stored for stored in self.trials if stored.number == trial.number)
 
 

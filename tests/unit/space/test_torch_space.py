@@ -244,5 +244,7 @@ def test_what_no_config_gives_a_meaning_is_left_out(left_out: dict[str, str], wo
     for name in ("prefetch_factor", "persistent_workers"):
         assert (name not in searched) is bool(reason)
         assert (resolved.left_out[name].reason if reason else "") == reason
+    begun = resolve(SPACE, known, selection=["num_workers", "prefetch_factor"], begun_with=["prefetch_factor"])
+    assert "prefetch_factor" in {axis.knob.name for axis in begun.axes}, "a study of an earlier version goes on"
     pinned = resolve(SPACE, known, selection=["prefetch_factor"], pinned={"num_workers": 2})
     assert [axis.knob.name for axis in pinned.axes] == ["prefetch_factor"]

@@ -129,6 +129,7 @@ def test_a_tracker_that_is_off_under_plain_python_as_well_may_explain_what_goes_
         assert error.hint is not None and "that may explain it" in error.hint
     else:
         assert error.message == f"the script fails by itself: {failed.detail}"
+        assert error.hint is not None and "with mlflow and wandb off, as in trials" in error.hint
 
 
 @pytest.mark.parametrize("exists", [True, False])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import worlds
@@ -12,7 +13,7 @@ from support.turning import Turning
 
 from tuner.analysis.race import Race
 from tuner.events import Event, Noted
-from tuner.model import BASELINE, Phase, Ratio, Reference
+from tuner.model import BASELINE, OutcomeKind, Phase, Ratio, Reference
 from tuner.runner.request import ByTurns, TrialRequest
 from tuner.search.structured import StructuredSampler
 from tuner.study.run import run_study
@@ -21,12 +22,15 @@ from tuner.study.run import run_study
 class Ageing(Turning):
     """No config is faster. With each trial the process that is kept alive comes down to ``share`` of its rate."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, *, looks_fail: bool = False) -> None:
         super().__init__(lambda config: 1.0, lambda request: 10.0)
-        self._share, self._level = share, 1.0
+        self._share, self._level, self._looks_fail = share, 1.0, looks_fail
+        self.taken = 0
 
     def run_beside(self, request: TrialRequest, written: TrialRequest, stop: threading.Event, race: Race) -> ByTurns:
-        outcome = self.run(request, stop)
+        outcome, self.taken = self.run(request, stop), self.taken + 1
+        if self._looks_fail and not request.config:
+            return ByTurns((replace(outcome, kind=OutcomeKind.CRASHED, measurement=None),))
         assert outcome.measurement is not None
         self._level *= self._share
         told = Ratio(1 / self._level, 0.98 / self._level, 1.02 / self._level)
@@ -49,3 +53,25 @@ def test_one_that_has_come_down_by_half_is_held_against_a_fresh_start(
     if ends:
         assert anchors == [3], "two trials had come down to 0.64, and the first one alone to 0.8"
         assert result.best is not None and result.best.config == BASELINE, "no config is faster by a fresh start"
+
+
+def test_a_look_that_fails_is_not_taken_for_ever(tmp_path: Path) -> None:
+    plan = worlds.plan(tmp_path, selection=("workers", "precision"), trials=6, finals_rounds=3)
+    runner = Ageing(0.8, looks_fail=True)
+    result = run_study(plan, runner, StructuredSampler(), lambda event: None, threading.Event())
+    phases = [trial.phase for trial in result.trials]
+    assert phases.count(Phase.SEARCH) >= 5
+    assert 1 <= phases.count(Phase.ANCHOR) <= 3
+
+
+def test_a_study_that_is_resumed_takes_no_turns_either(tmp_path: Path) -> None:
+    """Nothing but the record tells that they were ended."""
+    changes: dict[str, Any] = {"selection": ("workers", "precision"), "finals_rounds": 3}
+    for trials in (4, 6):
+        runner, events = Ageing(0.8), list[Event]()
+        plan = worlds.plan(tmp_path, trials=trials, **changes)
+        result = run_study(plan, runner, StructuredSampler(), events.append, threading.Event())
+        assert any(isinstance(event, Noted) and "it grows slower with time" in event.text for event in events)
+    assert runner.taken == 0
+    searched = [trial for trial in result.trials if trial.phase is Phase.SEARCH]
+    assert len(searched) > 3 and all(t.measurement is not None and t.measurement.reference is None for t in searched)

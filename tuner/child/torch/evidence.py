@@ -163,6 +163,7 @@ class Observation:
         if len(sizes) > 1:
             told = " and ".join(map(str, sizes))
             own = primary.written["batch_size"]
+            self.session.facts.kept_as_written.add("batch_size")
             self.session.facts.left_out["batch_size"] = f"loaders with batches of {told} feed the training together"
             self.session.facts.remark(f"loaders with batches of {told} feed the training: samples are those of {own}")
 
