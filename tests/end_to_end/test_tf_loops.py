@@ -93,13 +93,13 @@ def test_reading_the_size_of_a_batch_is_no_wait_for_data(
         step(x, y)
     known = trial.end()["training_loaders"]
     trial = begin(training_loaders=known, request={"probe": side, "window": {**ENDLESS, "until_samples": 40}})
-    size, watch = trial.loops.iterations._leading, trial.loops.iterations
+    size, watch = trial.loops.iterations._samples, trial.loops.iterations
 
-    def slow(element: object) -> int:
+    def slow(source: object, element: object) -> int:
         time.sleep(0.2)
-        return int(size(element))
+        return int(size(source, element))
 
-    monkeypatch.setattr(watch, "_leading", slow)
+    monkeypatch.setattr(watch, "_samples", slow)
     with pytest.raises(StopTrial):
         for x, y in data.repeat():
             step(x, y)
@@ -292,6 +292,9 @@ def test_adapted_are_the_training_datasets_alone(begin: Begin) -> None:
 
         def made_by(self, dataset: Any) -> str:
             return type(dataset).__name__
+
+        def batch_sizes(self, dataset: Any) -> None:
+            return None
 
         def meet(self, dataset: Any) -> None:
             self.met.append(dataset)

@@ -19,7 +19,8 @@ class TracedFunction:
 
     ``written_jit``: whether the script asked for XLA. ``code``: what tells it from others, the same where the script
     makes it anew. ``sources``: keys of the data sources among its arguments; ``fetches``: whether it fetches batches
-    itself; ``captures``: from data that are no argument. ``example``: specifications of its arguments. ``chosen``: what
+    itself; ``captures``: from data that are no argument; ``doubt``: why the samples of what it fetches aren't known.
+    ``example``: specifications of its arguments. ``chosen``: what
     runs in its place; ``is_refused``: XLA can't compile it, and ``refused``, why. ``is_compiled``: whether XLA compiles
     what runs, as of its last trace, where the config asks. ``counted``: steps so far; ``is_steady``: each call has been
     one step, and isn't asked any more.
@@ -38,6 +39,7 @@ class TracedFunction:
     updates: bool = False
     fetches: bool = False
     captures: bool = False
+    doubt: str = ""
     sources: set[str] = field(default_factory=set)
     example: Given | None = None
     chosen: Function | None = None

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gc
-import operator
 import os
 import sys
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -24,7 +22,8 @@ from .data.ready import ReadyWatch
 from .data.watch import DatasetWatch
 from .entries import TracedFunction
 from .functions import FunctionWatch, not_converted
-from .types import Arguments, Dataset, DatasetIterator, Result, Structure, Tensor
+from .rows import Rows
+from .types import Arguments, Dataset, DatasetIterator, Result, Structure
 
 _LIBRARIES = ("tensorflow", "keras", "tf_keras")
 Fetch = Callable[..., Structure]
@@ -38,9 +37,10 @@ class DatasetSource(DataSource):
     """A place where datasets are iterated.
 
     ``iterator``: a weak reference to the newest iterator, None once it is gone. ``exhausted``: whether the newest
-    iteration has come to its end. ``made_by``: the methods that make the datasets.
+    iteration has come to its end. ``made_by``: the methods that make the datasets. ``rows``: what their elements hold.
     """
 
+    rows: Rows = field(kw_only=True)
     iterator: Callable[[], DatasetIterator | None] = lambda: None
     exhausted: bool = False
     made_by: str = ""
@@ -167,7 +167,7 @@ class IterationWatch:
             if source.iterated and source.dataset() is None:
                 break  # the last epoch's, made anew
         else:
-            source = self.sources.add(DatasetSource(f"{stack}#{len(alike)}", stack))
+            source = self.sources.add(DatasetSource(f"{stack}#{len(alike)}", stack, rows=Rows(self.tf)))
         source.iterated, source.exhausted = True, False
         if self.datasets is not None and isinstance(dataset, self.tf.data.Dataset):
             source.made_by = self.datasets.made_by(dataset)
@@ -179,7 +179,9 @@ class IterationWatch:
         """A dataset as the config says, where its source trains; anything else, a distributed one too, as it is."""
         if self.datasets is None or source is None or not isinstance(value, self.tf.data.Dataset):
             return value
-        return self.datasets.adapt(value) if self._is_known_to_train(source) else value
+        adapted = self.datasets.adapt(value) if self._is_known_to_train(source) else value
+        source.rows.told(self.datasets.batch_sizes(value))
+        return adapted
 
     def _is_known_to_train(self, source: DatasetSource) -> bool:
         """Whether it trained in the baseline, or is one more of such: a script may run for more epochs than that."""
@@ -210,7 +212,7 @@ class IterationWatch:
                 source.exhausted = True
                 raise
             wait_s = time.perf_counter() - began  # the size of a batch may have to be read from the device
-            self.sources.fetched(source, self._leading(element), wait_s)
+            self.sources.fetched(source, self._samples(source, element), wait_s)
             return element
 
         return not_converted(fetch)
@@ -229,13 +231,20 @@ class IterationWatch:
         source = self._source_of.get(iterator)
         if source is not None and self.functions.current is not None:
             self.functions.current.sources.add(source.key)
-        self._count_in_graph(element)
+        self._count_in_graph(element, iterator)
         return element
 
-    def _count_in_graph(self, element: Structure) -> None:
-        with_rows = [count for count in (self._rows(leaf) for leaf in self._leaves(element)) if count is not None]
-        if with_rows:
-            self.functions.samples_traced(with_rows[0])
+    def _count_in_graph(self, element: Structure, iterated: object) -> None:
+        """Has the graph count an element of what it iterates over: the script's own object, or an argument."""
+        entry, source = self.functions.current, self._source_of.get(iterated) if self._knows(iterated) else None
+        if source is None and entry is not None and len(entry.sources) == 1:
+            source = self.sources[next(iter(entry.sources))]
+        rows = source.rows if source is not None else Rows(self.tf)
+        if source is None and self.datasets is not None and isinstance(iterated, self.tf.data.Dataset):
+            rows.told(self.datasets.batch_sizes(iterated))
+        self.functions.samples_traced(rows.of(element))
+        if entry is not None:
+            entry.doubt = entry.doubt or rows.doubt
 
     def _lookup(self, original: Callable[[object], ForLoop]) -> Callable[[object], ForLoop]:
         """Patches which of autograph's loops iterates over a value: those over data count what they train on."""
@@ -266,7 +275,7 @@ class IterationWatch:
                 before = self.functions.gradients_traced
                 body(element)
                 if self.functions.gradients_traced > before:
-                    self._count_in_graph(element)
+                    self._count_in_graph(element, iterated)
 
             loop(iterated, extra_test, counted, *args)
 
@@ -277,7 +286,7 @@ class IterationWatch:
 
         def first() -> tuple[Structure, int]:
             element = self._apart(original, iterator)
-            return element, self._leading(element)
+            return element, self._samples(source, element)
 
         dataset = self._dataset_of[iterator]
 
@@ -291,7 +300,7 @@ class IterationWatch:
                     iterator = iter(dataset)
                     continue
                 wait_s = time.perf_counter() - began
-                return self._leading(element), wait_s
+                return self._samples(source, element), wait_s
 
         if self.session.request.probe is ProbeSide.LOADER:
             self.sources.drain(source, fetch, lambda: self.session.step(FRAMEWORK))
@@ -358,36 +367,22 @@ class IterationWatch:
         primary = self.sources.primary
         return (primary.usual_size if primary is not None else 0) or self.largest
 
-    # elements
+    @property
+    def size_is_a_batchs(self) -> bool:
+        """Whether ``size`` is that of batches, and not of single samples, or of what isn't known."""
+        primary = self.sources.primary
+        return not self.why_uncounted and (primary is None or primary.rows.are_batches or not primary.usual_size)
 
-    def _leaves(self, element: Structure) -> list[object]:
-        return list(self.tf.nest.flatten(element))
+    @property
+    def why_uncounted(self) -> str:
+        """Why the samples of what trains aren't known, as a clause; "" where they are."""
+        primary = self.sources.primary
+        if primary is not None:
+            return primary.rows.doubt
+        return next((entry.doubt for entry in self.functions.training if entry.doubt), "")
 
-    def _leading(self, element: Structure) -> int:
-        """Samples of an eager batch: the rows of its first tensor; 0 where it has none."""
-        counts = (self._rows(leaf) for leaf in self._leaves(element))
-        return next((_as_int(count) for count in counts if count is not None), 0)
-
-    def _rows(self, leaf: object) -> Tensor | int | None:
-        """The leading dimension, a number where it is known; None for what has none."""
-        tf = self.tf
-        rows: Tensor | int
-        if isinstance(leaf, tf.distribute.DistributedValues):
-            parts = [self._rows(value) for value in leaf.values]
-            return None if any(part is None for part in parts) else reduce(operator.add, parts)
-        if isinstance(leaf, tf.RaggedTensor):
-            rows = leaf.nrows()
-        elif isinstance(leaf, tf.SparseTensor):
-            rows = leaf.dense_shape[0]
-        elif not isinstance(leaf, tf.Tensor) or not leaf.shape.rank:
-            return None
-        else:
-            rows = leaf.shape[0] if leaf.shape[0] is not None else tf.shape(leaf, out_type=tf.int64)[0]
-        return rows
-
-
-def _as_int(count: Tensor | int) -> int:
-    return count if isinstance(count, int) else int(count.numpy())
+    def _samples(self, source: DatasetSource, element: Structure) -> int:
+        return source.rows.number(element)
 
 
 def _inside_tensorflow() -> bool:

@@ -312,6 +312,8 @@ class LoopWatch:
     @property
     def samples_seen(self) -> bool:
         """Whether the samples that trained could be counted."""
+        if self.iterations.why_uncounted and not (self._told or self.own_batches.counts):
+            return False
         primary = self.iterations.sources.primary
         counted = any(entry.taken.samples for entry in self.functions.training)
         return counted or self._told or self.own_batches.counts or (primary is not None and primary.fetches > 1)
@@ -352,7 +354,7 @@ class LoopWatch:
 
     def _observe_batches(self) -> None:
         """What the loop itself adds to what is known of its data; the watch on datasets reports the knobs."""
-        session, size = self.session, self.iterations.size
+        session, size = self.session, self.iterations.size if self.iterations.size_is_a_batchs else 0
         if not session.request.config:
             session.facts.left_out.update(dict.fromkeys(DATA_KNOBS, self.out_of_reach) if self.out_of_reach else {})
             reason = self.out_of_reach or (self.functions.literal_rows(size, retrace=True) if size else "")
@@ -362,6 +364,8 @@ class LoopWatch:
                 session.facts.as_written.setdefault("batch_size", size)
         if self._makes_its_batches:
             self.own_batches.observe()
+        if not self.samples_seen and self.iterations.why_uncounted:
+            session.facts.remark(f"steps are counted, and not samples: {self.iterations.why_uncounted}")
         written = session.request.knowledge.as_written.get("batch_size")
         if session.knobs.wants("batch_size") and written and written != session.request.config["batch_size"]:
             reason = self.functions.literal_rows(int(written), retrace=False)

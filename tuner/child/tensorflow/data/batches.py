@@ -28,6 +28,14 @@ _REASONS = {
     "apply": "the script applies a function of its own to the batches",
 }
 
+# Behind these, too, an element is what it was before.
+_SIEVES = ("filter", "take_while", "scan", "snapshot", "unique")
+_JOINS = ("zip", "concatenate", "sample_from_datasets")
+_OF_SINGLES = (
+    "_TensorSliceDataset", "TFRecordDatasetV2", "TextLineDatasetV2", "FixedLengthRecordDatasetV2", "CsvDatasetV2",
+)  # fmt: skip
+"""Sources whose elements are one record, or one slice of arrays, each."""
+
 ENDLESS = -1  # tf.data.INFINITE_CARDINALITY
 
 
@@ -48,7 +56,7 @@ def batchers(node: Node, unbatched: int = 0) -> list[Node]:
     method = node.method
     if method in BATCHERS and not unbatched:
         return [node]
-    if method in ("zip", "concatenate", "sample_from_datasets"):
+    if method in _JOINS:
         branches = [x for x in node.inputs if unbatched or method != "zip" or not _only_counts(x)]
         if not branches:
             raise Refused("the dataset has no batches")
@@ -62,6 +70,23 @@ def batchers(node: Node, unbatched: int = 0) -> list[Node]:
     elif method not in _PASSING and method not in _COUNTING:
         raise Refused(_REASONS.get(method) or f"the dataset's batches come from {method.strip('_')}")
     return batchers(node.inputs[0], unbatched)
+
+
+def sizes_given(node: Node, unbatched: int = 0) -> frozenset[int] | None:
+    """The sizes of all batches that reach the dataset's elements; empty for single samples, None where unknown."""
+    method = node.method
+    if method in BATCHERS and not unbatched:
+        size = as_int(node.arguments.get("batch_size"))
+        return frozenset((size,)) if size is not None and size > 0 else None
+    if method in _JOINS:
+        found = [sizes_given(branch, unbatched) for branch in node.inputs]
+        known = [sizes for sizes in found if sizes is not None]
+        return frozenset[int]().union(*known) if len(known) == len(found) else None
+    passes = method in _PASSING or method in _COUNTING or method in _SIEVES
+    if not node.inputs or not (passes or method in BATCHERS or method == "unbatch"):
+        return frozenset() if method in _OF_SINGLES or unbatched else None
+    unbatched += (method == "unbatch") - (method in BATCHERS and method != "rebatch")
+    return sizes_given(node.inputs[0], unbatched)
 
 
 def written_size(nodes: Sequence[Node]) -> int:
@@ -80,7 +105,7 @@ def resized(node: Node, old: int, new: int, unbatched: int = 0) -> Node:
     method = node.method
     if method in BATCHERS and not unbatched:
         return node.but(batch_size=new)
-    if method in ("zip", "concatenate", "sample_from_datasets"):
+    if method in _JOINS:
         stays = [not unbatched and method == "zip" and _only_counts(x) for x in node.inputs]
         branches = zip(node.inputs, stays, strict=True)
         return node.on(*(branch if stay else resized(branch, old, new, unbatched) for branch, stay in branches))

@@ -244,6 +244,11 @@ class DatasetWatch:
         except Refused:
             return self._size_by_shape(self._written(dataset))
 
+    def batch_sizes(self, dataset: Dataset) -> frozenset[int] | None:
+        """Of all that make its batches, as it runs; empty where nothing batches, None where that isn't known."""
+        sizes, factor = batches.sizes_given(self.book.read(self._written(dataset))), self.factor(dataset)
+        return sizes and frozenset(round(size * factor) for size in sizes)
+
     def _size_by_shape(self, dataset: Dataset) -> int | None:
         """The size of ready-made batches: by their shapes, else as the baseline counted it."""
         size = batches.leading_size(self.tf, dataset)

@@ -1,0 +1,186 @@
+"""Samples of a dataset's elements: those of its batches, in whatever dimension, and one where nothing batches."""
+
+# mypy: disable-error-code="untyped-decorator, name-defined, misc"
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import tensorflow as tf
+
+from support.tf_networks import Net
+from support.tf_trials import begin
+
+from tuner.child.tensorflow.data.watch import DatasetWatch
+from tuner.child.tensorflow.rows import DISAGREE, MAY_BE_ONE, Rows
+
+__all__ = ["begin"]
+pytestmark = pytest.mark.filterwarnings("ignore")
+Begin = Callable[..., Any]
+
+
+def watched(begin: Begin) -> Any:
+    """A trial that sees how datasets are made."""
+    trial = begin()
+    datasets = DatasetWatch(trial.session, tf)
+    datasets.install()
+    trial.loops.iterations.datasets = datasets
+    return trial
+
+
+def images(count: int = 20) -> Any:
+    return tf.data.Dataset.from_tensor_slices((tf.zeros([count, 6, 6]), tf.range(count)))
+
+
+def series(count: int = 20) -> Any:
+    """Sequences of five steps and their labels."""
+    return tf.data.Dataset.from_tensor_slices((tf.zeros([count, 5, 3]), tf.range(count)))
+
+
+def time_first(x: Any, y: Any) -> tuple[Any, Any]:
+    return tf.transpose(x, [1, 0, 2]), y
+
+
+def ready() -> Any:
+    for _ in range(2):
+        yield tf.zeros([7, 3]), tf.zeros([7], tf.int32)
+
+
+def from_generator(generate: Any, *specs: Any) -> Any:
+    signature = tuple(tf.TensorSpec(shape, dtype) for shape, dtype in specs)
+    return tf.data.Dataset.from_generator(generate, output_signature=signature)
+
+
+def one_by_one() -> Any:
+    for number in range(2):
+        yield tf.zeros([7, 3]), number
+
+
+MADE: dict[str, tuple[Callable[[], Any], list[int], str]] = {
+    "single": (lambda: images(3).shuffle(3).repeat(1), [1, 1, 1], ""),
+    "single, of words": (lambda: images(3).map(lambda x, y: {"x": x, "y": tf.one_hot(y, 4)}), [1, 1, 1], ""),
+    "single, or not": (lambda: images(2).map(lambda x, y: (x, x)), [1, 1], MAY_BE_ONE),
+    "batched": (lambda: images(10).batch(4).prefetch(1), [4, 4, 2], ""),
+    "padded": (lambda: images(10).padded_batch(4), [4, 4, 2], ""),
+    "ragged": (lambda: images(10).map(lambda x, y: x[:y, 0]).ragged_batch(4), [4, 4, 2], ""),
+    "twice": (lambda: images(16).batch(4).batch(2), [2, 2], ""),
+    "taken apart": (lambda: images(6).batch(3).unbatch().take(2), [1, 1], ""),
+    "batched anew": (lambda: images(12).batch(5).unbatch().batch(4), [4, 4, 4], ""),
+    "windows": (
+        lambda: tf.data.Dataset.range(9).window(3).flat_map(lambda window: window.batch(3)).batch(2), [2, 1], "",
+    ),
+    "time first": (lambda: series(18).batch(8).map(time_first), [8, 8, 2], ""),
+    "time first, alone": (lambda: series(16).batch(8).map(lambda x, y: tf.transpose(x, [1, 0, 2])), [8, 8], ""),
+    "two views": (lambda: images(10).batch(4).map(lambda x, y: tf.concat([x, x], 0)), [4, 4, 2], ""),
+    "neither": (lambda: images(8).batch(4).map(lambda x, y: tf.zeros([9, 2])), [4, 4], ""),
+    "zipped": (lambda: tf.data.Dataset.zip((images(8).batch(4), images(16).batch(8))), [4, 4], ""),
+    "numbered": (lambda: images(8).batch(4).enumerate(), [4, 4], ""),
+    "one after the other": (lambda: images(8).batch(4).concatenate(images(3).batch(3)), [4, 4, 3], ""),
+    "sieved": (lambda: images(8).batch(4).filter(lambda x, y: True), [4, 4], ""),
+    "mixed": (
+        lambda: tf.data.Dataset.range(2).interleave(lambda _: tf.data.Dataset.from_tensors(tf.zeros([4, 2]))),
+        [4, 4], "",
+    ),
+    "ready": (lambda: tf.data.Dataset.from_tensors((tf.zeros([9, 2]), tf.zeros([9]))).repeat(2), [9, 9], ""),
+    "a generator's": (lambda: from_generator(ready, ((None, 3), tf.float32), ((None,), tf.int32)), [7, 7], ""),
+    "a generator's, single": (lambda: from_generator(one_by_one, ((7, 3), tf.float32), ((), tf.int32)),
+                              [1, 1], DISAGREE),
+    "a function's": (lambda: tf.data.Dataset.range(2).map(lambda _: (tf.zeros([4, 4]), tf.zeros([4, 1]))), [4, 4], ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", MADE)
+def test_samples_of_elements(begin: Begin, how: str) -> None:
+    make, samples, doubt = MADE[how]
+    trial = watched(begin)
+    dataset, rows = make(), Rows(tf)
+    rows.told(trial.loops.iterations.datasets.batch_sizes(dataset))
+    assert [rows.number(element) for element in dataset][: len(samples)] == samples
+    assert rows.doubt == doubt
+
+    traced = Rows(tf)
+    traced.told(trial.loops.iterations.datasets.batch_sizes(dataset))
+
+    @tf.function
+    def count(element: Any) -> Any:
+        return tf.cast(traced.of(element), tf.int64)
+
+    counts = [int(count.get_concrete_function(dataset.element_spec)(*tf.nest.flatten(element))) for element in dataset]
+    if how != "two views":  # in a graph nobody knows how many rows a sample has
+        assert counts[: len(samples)] == samples
+    assert traced.doubt == doubt
+
+
+def test_a_dataset_without_batches_trains_on_one_sample_a_step(begin: Begin) -> None:
+    trial = watched(begin)
+    net = Net()
+    x, y = tf.random.normal([30, 8]), tf.random.uniform([30], 0, 3, tf.int32)
+    for one, label in tf.data.Dataset.from_tensor_slices((x, y)).shuffle(30):
+        net.step(one[None], label[None])
+    facts = trial.end()
+    assert (trial.steps, trial.samples, facts["unit"]) == (30, 30, "samples")
+    assert "batch_size" not in facts["as_written"]
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "tf.function"])
+def test_what_may_be_a_sample_or_a_batch_is_counted_in_steps(begin: Begin, traced: bool) -> None:
+    trial = watched(begin)
+    weights = tf.Variable(tf.zeros([6, 6]))
+
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((x[None] @ weights - y[None]) ** 2)
+        weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+    data = images(10).map(lambda x, y: (x, x))
+    if traced:
+
+        @tf.function
+        def epoch(data: Any) -> None:
+            for x, y in data:
+                step(x, y)
+
+        epoch(data)
+        epoch(data)
+    else:
+        for x, y in data.repeat(2):
+            step(x, y)
+    facts = trial.end()
+    assert trial.steps in (19, 20)
+    assert facts["unit"] == "steps"
+    assert f"steps are counted, and not samples: {MAY_BE_ONE}" in facts["remarks"]
+    assert "batch_size" not in facts["as_written"]
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "in a graph"])
+def test_batches_whose_first_dimension_is_time_are_counted_by_their_samples(begin: Begin, traced: bool) -> None:
+    trial = watched(begin)
+    weights = tf.Variable(tf.zeros([3, 1]))
+
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((tf.reduce_sum(x @ weights, 0)[:, 0] - tf.cast(y, tf.float32)) ** 2)
+        weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+    data = series(20).batch(8).map(time_first)
+    if traced:
+
+        @tf.function
+        def epoch(data: Any) -> None:
+            for x, y in data:
+                step(x, y)
+
+        for _ in range(3):
+            epoch(data)
+    else:
+        for x, y in data.repeat(3):
+            step(x, y)
+    facts = trial.end()
+    assert trial.samples == 60
+    assert facts["as_written"]["batch_size"] == 8
+    assert facts["unit"] == "samples"
