@@ -20,6 +20,7 @@ from . import FRAMEWORK
 from .data.watch import KNOBS as DATA_KNOBS
 from .data.watch import DatasetWatch
 from .entries import Given, TracedFunction
+from .evidence import observe_compilation
 from .functions import FunctionWatch, not_converted
 from .graphs import products
 from .iteration import IterationWatch
@@ -350,7 +351,7 @@ class LoopWatch:
                 f"the training step was traced anew {retraces} times in {calls} steps: pass tensors, not Python numbers"
             )
         self._observe_batches()
-        self._observe_compilation()
+        observe_compilation(session, functions)
 
     def _observe_batches(self) -> None:
         """What the loop itself adds to what is known of its data; the watch on datasets reports the knobs."""
@@ -371,22 +372,3 @@ class LoopWatch:
             reason = self.functions.literal_rows(int(written), retrace=False)
             if reason:
                 session.knobs.report("batch_size", Finding(Evidence.CONTRADICTED, reason, size))
-
-    def _observe_compilation(self) -> None:
-        session, functions = self.session, self.functions
-        stepping = [entry for entry in functions.training if entry.calls]
-        if not stepping:
-            session.facts.left_out["jit_compile"] = "the training step isn't a tf.function"
-        else:
-            session.facts.as_written["jit_compile"] = all(entry.written_jit for entry in stepping)
-            if any(entry.fetches for entry in stepping):
-                fetches = "the training function fetches its batches itself"
-                session.facts.left_out["jit_compile"] = f"{fetches}: XLA can't do that"
-                session.facts.hide_wait(fetches)
-        if "jit_compile" in session.request.config:
-            seen = functions.compilation()
-            if seen is None:
-                session.knobs.inapplicable("jit_compile", "the training step isn't a tf.function", sites=0)
-            else:
-                why = next((entry.refused for entry in stepping if entry.refused), seen.why)
-                session.knobs.compare("jit_compile", seen.compiled, sites=seen.sites, changed=seen.changed, why=why)
