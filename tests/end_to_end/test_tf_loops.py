@@ -276,6 +276,41 @@ def test_an_optimizer_that_takes_over_is_counted(begin: Begin) -> None:
     assert 60 < trial.steps <= 125
 
 
+def test_all_steps_of_each_clients_own_optimizer_count(begin: Begin) -> None:
+    trial = begin()
+    x, y = tf.random.normal([6, 8]), tf.zeros([6], tf.int32)
+    for _ in range(3):
+        client = Net()
+        for _ in range(5):
+            client.step(x, y)
+    facts = trial.end()
+    assert (trial.steps, facts["unit"], facts["remarks"]) == (15, "steps", [])
+
+
+def test_the_steps_of_functions_that_train_one_after_another_count(begin: Begin) -> None:
+    trial = begin()
+    policy, value = Net(), Net()
+    x, y = tf.random.normal([6, 8]), tf.zeros([6], tf.int32)
+
+    @tf.function
+    def train_policy() -> None:
+        policy.step(x, y)
+
+    @tf.function
+    def train_value() -> None:
+        value.step(x, y)
+
+    for _ in range(3):
+        for _ in range(6):
+            train_policy()
+        for _ in range(6):
+            train_value()
+    facts = trial.end()
+    assert trial.steps == 36
+    assert trial.set_apart() <= 1, "the call that was traced"
+    assert facts["remarks"] == ["train_policy, train_value train one after another: the steps of each count"]
+
+
 def test_adapted_are_the_training_datasets_alone(begin: Begin) -> None:
     """And what the watch on datasets is told of them."""
 

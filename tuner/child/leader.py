@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 PATIENCE = 50
 """Another one that steps so often while the first one rests has taken over from it."""
@@ -53,3 +53,41 @@ class Cycle:
             self._batches = batches
         self._stepped.add(key)
         return counts
+
+
+class _Token:
+    """Stands for a key that can't be referred to weakly."""
+
+
+class Turns:
+    """As a ``Cycle``, of keys of any kind: functions, places in the script, optimizers.
+
+    Where no batches are seen, the first step of one that goes on by itself counts with its second one: it might have
+    been another network's on the same batch, and wasn't.
+    """
+
+    def __init__(self) -> None:
+        self._cycle = Cycle()
+        self._tokens: dict[Hashable, _Token] = {}
+        self._newest: Callable[[], object] = lambda: None
+        self._owed = 0
+
+    def counted(self, key: Hashable, steps: int, batches: int) -> int | None:
+        """How many of the ``steps`` that ``key`` has taken count, with those owed to it; None where it doesn't lead.
+
+        ``batches``: those that the loop has fetched so far, 0 where none are seen.
+        """
+        token = self._held(key)
+        owed = self._owed if self._newest() is token and not batches else 0
+        self._newest, self._owed = weakref.ref(token), 0
+        if self._cycle.leads(token, batches):
+            return steps + owed
+        self._owed = owed + steps
+        return None
+
+    def _held(self, key: Hashable) -> object:
+        try:
+            weakref.ref(key)
+        except TypeError:
+            return self._tokens.setdefault(key, _Token())
+        return key

@@ -7,11 +7,12 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 from ..applied import AppliedRun
 from ..call_sites import line_stack
 from ..evidence import Finding
-from ..leader import Leader
+from ..leader import Turns
 from ..own_batches import OwnBatches, Spot
 from ..patches import patch
 from ..records import Evidence, LoaderUse
@@ -50,7 +51,9 @@ class LoopWatch:
         self.stepped: Callable[[Optimizer, int], object] = lambda optimizer, count: None
         self.functions = FunctionWatch(session, tf, self._stands_aside, self._function_ended, self._prepare)
         self.iterations = IterationWatch(session, tf, datasets, self.functions, self._stands_aside)
-        self._leader = Leader(self._counts_anew)
+        self._turns = Turns()
+        self._leading: object = None
+        self._functions_counted: Counter[str] = Counter()
         self._applied: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._applying = False
         self._any_applied = False
@@ -239,7 +242,7 @@ class LoopWatch:
         if entry.sources and not entry.calls:
             self.iterations.meet_training()
         if entry.steps_itself or (not self._any_applied and entry.calls):
-            self._stepped(entry.code, int(count))
+            self._stepped(entry.code, int(count), entry.name)
 
     # batches that no dataset gives
 
@@ -269,16 +272,19 @@ class LoopWatch:
             self._passing = key
             self.own_batches.passed(sizes, times)
 
-    def _counts_anew(self) -> None:
-        self._passing = None
-
-    def _stepped(self, key: object, count: int) -> None:
-        """Steps of one optimizer or function; of several that take turns the first one's are counted."""
-        if not self._leader.leads(key):
+    def _stepped(self, key: Any, steps: int, function: str = "") -> None:
+        """Steps of one optimizer, place or function; of several that step on the same batch the first one's count."""
+        primary = self.iterations.sources.primary
+        count = self._turns.counted(key, steps, primary.fetches if primary is not None else 0)
+        if count is None:
             return
         self.trained = True
+        if key != self._leading:
+            self._leading, self._passing = key, self._passing if self._leading is None else None
         if not count:
             return
+        if function:
+            self._functions_counted[function] += count
         if self.rows_given and self.iterations.sources.primary is None:
             self._told = True
             self.session.clock.add_samples(self.rows_given * count, 0.0)
@@ -350,6 +356,9 @@ class LoopWatch:
             session.facts.remark(
                 f"the training step was traced anew {retraces} times in {calls} steps: pass tensors, not Python numbers"
             )
+        if len(self._functions_counted) > 1:
+            names = ", ".join(self._functions_counted)
+            session.facts.remark(f"{names} train one after another: the steps of each count")
         self._observe_batches()
         observe_compilation(session, functions)
 
