@@ -53,8 +53,7 @@ class StepClock:
 
     A window ends early where its rate is hopeless: at each of three looks its blocks are six parts, all of which are
     slower than the bound, and so is the upper end of their t interval. Of windows whose rate was at the bound itself
-    1% ended so; of those that were a sixth above it none, slow spells of the machine or not: see
-    tests/benchmarks/hopeless.py.
+    1% ended so; of those that were a sixth above it none, slow spells or not: see tests/benchmarks/hopeless.py.
     """
 
     def __init__(
@@ -174,6 +173,11 @@ class StepClock:
         self._set_apart.add(source)
         self._was_validated_on = True
         self._may_have_resumed = None
+
+    def was_training(self) -> None:
+        """What ``validation_begins`` opened is part of the training, as its first call has shown."""
+        self._was_validated_on = False
+        self._training_again()
 
     def training_resumes(self) -> None:
         """Ends the stretch that ``validation_begins`` opened, as of the fetch of the batch that is trained on now."""

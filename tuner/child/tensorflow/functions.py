@@ -15,7 +15,7 @@ from ..patches import patch
 from ..session import Session
 from .counters import Counters, Counts
 from .entries import Given, TracedFunction
-from .graphs import draws, is_compiled, updates_variables, xla_threads
+from .graphs import draws, is_compiled, trainable_updated, xla_threads
 from .tracing import TraceWatch
 from .types import Arguments, Function, Graph, Keywords, Optimizer, Tensor
 
@@ -48,13 +48,14 @@ class FunctionWatch:
     """Patches the call of tf.function.
 
     ``stands_aside``: whether calls are to be left alone now. ``prepare``: the arguments to call a function with.
-    ``called``: receives a training function after each call of it, the steps that it took, and what it was given.
+    ``called``: receives a training function after each call of it, the steps that it took, and what it was given; also
+    one that takes no gradient and updates what is trained.
     """
 
     def __init__(
         self, session: Session, tf: ModuleType, stands_aside: Callable[[], bool],
         called: Callable[[TracedFunction, float, Given], None],
-        prepare: Callable[[TracedFunction, Arguments], Arguments],
+        prepare: Callable[[TracedFunction, Given], Arguments],
     ) -> None:  # fmt: skip
         self.session = session
         self.tf = tf
@@ -92,7 +93,7 @@ class FunctionWatch:
             entry = self._entries[function] = TracedFunction(
                 weakref.ref(function), function.name, bool(function._jit_compile), _code_of(function), Counters(self.tf)
             )
-        args = self.prepare(entry, args)
+        args = self.prepare(entry, (args, kwargs))
         chosen = self._choose(entry, function)
         entry.leading_site, entry.leading_thread = "", 0
         self.current = entry
@@ -105,8 +106,10 @@ class FunctionWatch:
         finally:
             self.current = None
             self.tracing.call_ended()
-        if entry.takes_gradients:
+        if entry.takes_gradients or (entry.optimizer is not None and self.session.measuring):
             self._ended(entry, entry.chosen or function, args, kwargs)
+        elif self.session.measuring and self._updates_without_gradient(entry, function):
+            self.called(entry, 0.0, (args, kwargs))
         entry.calls += 1
         if entry.refused and self.session.measuring:
             self.session.fail("compile-failure", entry.refused)
@@ -202,7 +205,8 @@ class FunctionWatch:
             new = chosen.experimental_get_tracing_count() - entry.traces if entry.traces else 1
             entry.traces = chosen.experimental_get_tracing_count()
             self.traces[entry.code] += new
-            entry.updates = entry.updates or (entry.optimizer is None and any(map(updates_variables, entry.graphs)))
+            changes = entry.optimizer is None and any(trainable_updated(graph) is not False for graph in entry.graphs)
+            entry.updates = entry.updates or changes
             entry.example = self._specs(args, kwargs)
             if "jit_compile" in self.session.request.config:  # asked now: at the end the function may be gone
                 entry.is_compiled = any(map(is_compiled, chosen._list_all_concrete_functions()))
@@ -218,6 +222,15 @@ class FunctionWatch:
             entry.is_steady = entry.calls >= CALLS_READ and count == 1 and entry.counted == entry.calls
         entry.counted += count
         self.called(entry, count, (args, kwargs))
+
+    def _updates_without_gradient(self, entry: TracedFunction, function: Function) -> bool:
+        """Whether it changes what can be trained, though it takes no gradient: a copy of a network, a sum's use."""
+        traces = function.experimental_get_tracing_count()
+        if traces != entry.traces:
+            entry.traces = traces
+            graphs = [concrete.graph for concrete in function._list_all_concrete_functions()]
+            entry.updates = entry.updates or any(map(trainable_updated, graphs))
+        return entry.updates
 
     def _progress(self, entry: TracedFunction) -> float:
         """Steps since the last time this was asked; waits for the device."""

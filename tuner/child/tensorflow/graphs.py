@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
-from typing import cast
+from typing import Any, cast
 
 from .. import thread_names
 from .types import ConcreteFunction, Graph, NodeDef
@@ -21,6 +21,7 @@ PRODUCTS = frozenset(
     ]
 )  # fmt: skip
 _DRAWS = ("Random", "StatelessRandom", "TruncatedNormal", "StatelessTruncatedNormal", "ParameterizedTruncated")
+_UPDATES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
 _CALLS = ("StatefulPartitionedCall",)
 _XLA_THREADS = "tf_XLA"
 Traced = Graph | ConcreteFunction
@@ -65,13 +66,41 @@ def products_among(tf: ModuleType, nodes: Iterable[NodeDef]) -> Counter[str]:
     return Counter(tf.as_dtype(node.attr["T"].type).name for node in nodes if node.op in PRODUCTS)
 
 
-def updates_variables(graph: Traced) -> bool:
-    """Whether running the graph changes a variable: what makes a step of a function that takes gradients."""
-    return any(
-        node.op.startswith(("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter"))
-        and OUR_SCOPE not in node.name
-        for node, _ in nodes_of(graph)
-    )
+def trainable_updated(graph: Graph) -> bool | None:
+    """Whether running the graph changes a variable that can be trained; None where what it changes can't be told."""
+    definition = graph.as_graph_def()
+    library = {function.signature.name: function for function in definition.library.function}
+    # A first trace that makes variables gives them their first values, in branches; there is a second one without that.
+    makes = any(node.op == "VarIsInitializedOp" for node in definition.node)
+    updated = _updated([node for node in definition.node if not (makes and node.op == "If")], library, {})
+    try:
+        trainable = {id(variable.handle): bool(variable.trainable) for variable in graph.variables}
+    except Exception:  # those of replicas, or gone
+        trainable = {}
+    outer = {inner.name.split(":")[0]: trainable.get(id(value)) for value, inner in graph.captures}
+    found = {outer.get(name) for name in updated}
+    return True if True in found else None if None in found else False
+
+
+def _updated(nodes: Iterable[NodeDef], library: Mapping[str, Any], done: dict[str, set[int]]) -> set[str]:
+    """Names of the handles whose variables these nodes change, those of the functions that they call included.
+
+    ``done``: of each function that was read, which of its arguments, counted from the last one: behind those that a
+    loop or a branch has for itself come the same ones as in its node.
+    """
+    names = set()
+    for node in nodes:
+        inputs = [name.split(":")[0] for name in node.input if not name.startswith("^")]
+        if node.op.startswith(_UPDATES) and OUR_SCOPE not in node.name:
+            names.add(inputs[0])
+        for called in {node.op, *_called(node)} & set(library):
+            if called not in done:
+                done[called] = set()
+                arguments = [argument.name for argument in library[called].signature.input_arg]
+                within = _updated(library[called].node_def, library, done)
+                done[called] = {len(arguments) - i for i, name in enumerate(arguments) if name in within}
+            names |= {inputs[-place] for place in done[called] if place <= len(inputs)}
+    return names
 
 
 def draws_numbers(graph: Traced) -> bool:

@@ -18,6 +18,7 @@ from ..patches import patch
 from ..records import Evidence, LoaderUse
 from ..session import Session
 from . import FRAMEWORK
+from .apart import ApartWatch
 from .data.watch import KNOBS as DATA_KNOBS
 from .data.watch import DatasetWatch
 from .entries import Given, TracedFunction
@@ -51,6 +52,7 @@ class LoopWatch:
         self.stepped: Callable[[Optimizer, int], object] = lambda optimizer, count: None
         self.functions = FunctionWatch(session, tf, self._stands_aside, self._function_ended, self._prepare)
         self.iterations = IterationWatch(session, tf, datasets, self.functions, self._stands_aside)
+        self._apart = ApartWatch(session, tf, self.iterations.sources)
         self._turns = Turns()
         self._leading: object = None
         self._functions_counted: Counter[str] = Counter()
@@ -170,6 +172,7 @@ class LoopWatch:
         if not self.session.measuring:
             return
         self.iterations.gradient_ran()
+        self._apart.gradient_ran()
         site = line_stack()
         self._passed(site)
         if site not in self._loss_sites and len(self._loss_sites) < 16:
@@ -218,21 +221,29 @@ class LoopWatch:
 
     # steps
 
-    def _prepare(self, entry: TracedFunction, args: Arguments) -> Arguments:
+    def _prepare(self, entry: TracedFunction, given: Given) -> Arguments:
         """A function's arguments with adapted datasets; says to the clock what the call is part of."""
-        adapted = self.iterations.passed(args, entry.sources)
+        adapted = self.iterations.passed(given[0], entry.sources)
         if entry.optimizer is not None:
             self.begins(entry.optimizer)
-        if self.trained and self.session.measuring:
-            if entry.takes_gradients:
+        if self.session.measuring:
+            if not entry.takes_gradients:
+                self._apart.call_begins(entry, given, trained=self.trained)
+            elif self.trained:
                 self.session.clock.fetch_begins()
-            else:
-                # Scores, pictures of what a generator makes; what is called with every step is part of it.
-                self.session.clock.validation_begins(entry.code)
         return adapted
 
     def _function_ended(self, entry: TracedFunction, count: float, given: Given) -> None:
+        self._apart.it_trains(entry)
         self.weights.stepped()
+        if not entry.takes_gradients:  # another function, or a tape, has taken those that are applied here
+            if entry.optimizer is not None:
+                if not self._any_applied:  # gradients counted until now
+                    self._any_applied, self._functions_counted = True, Counter()
+                self.stepped(entry.optimizer, int(count))
+                self._stepped(entry.code, int(count), entry.name)
+            return
+        self._apart.gradient_ran()
         self.iterations.gradient_ran(in_graph=entry.fetches)
         if entry.optimizer is not None:
             self.stepped(entry.optimizer, int(count))
@@ -359,6 +370,7 @@ class LoopWatch:
         if len(self._functions_counted) > 1:
             names = ", ".join(self._functions_counted)
             session.facts.remark(f"{names} train one after another: the steps of each count")
+        self._apart.remark()
         self._observe_batches()
         observe_compilation(session, functions)
 

@@ -156,6 +156,14 @@ class NamedVariable(Protocol):
     """A variable that a graph captures."""
 
     name: str
+    handle: object
+    trainable: bool
+
+
+class NamedTensor(Protocol):
+    """A tensor of a graph."""
+
+    name: str
 
 
 class Graph(Protocol):
@@ -164,6 +172,7 @@ class Graph(Protocol):
     inputs: Sequence[Tensor]
     outer_graph: Graph
     variables: Sequence[NamedVariable]
+    captures: Iterable[tuple[object, NamedTensor]]
 
     def as_graph_def(self) -> GraphDef: ...
 
