@@ -13,7 +13,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import tensorflow as tf
 
-from support.tf_networks import Net
+from support.tf_networks import Net, batches
 from support.tf_trials import begin
 
 from tuner.child.tensorflow.data.watch import DatasetWatch
@@ -184,3 +184,19 @@ def test_batches_whose_first_dimension_is_time_are_counted_by_their_samples(begi
     assert trial.samples == 60
     assert facts["as_written"]["batch_size"] == 8
     assert facts["unit"] == "samples"
+
+
+@pytest.mark.parametrize(("few", "left_out"), [(4, True), (16, False)])
+def test_datasets_of_batches_that_differ_in_size_keep_them(begin: Begin, few: int, *, left_out: bool) -> None:
+    """One number for both would train on other shares of each."""
+    trial = watched(begin)
+    net = Net()
+    unlabelled = iter(batches(16, 160))
+    for x, y in batches(few, 10 * few):
+        u, v = next(unlabelled)
+        net.step(tf.concat([x, u], 0), tf.concat([y, v], 0))
+    facts = trial.end()
+    assert facts["unit"] == "samples"
+    assert ("batch_size" in facts["left_out"]) is left_out
+    if left_out:
+        assert facts["left_out"]["batch_size"] == "loaders with batches of 4 and 16 feed the training together"

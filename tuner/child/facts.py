@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -44,7 +44,6 @@ class ScriptFacts:
     counted_steps: list[int] = field(default_factory=list)
     precisions: list[str] = field(default_factory=list)
     emulated_precisions: list[str] = field(default_factory=list)
-    kept_as_written: set[str] = field(default_factory=set)
     products: dict[str, int] = field(default_factory=dict)
     gradient_scaler: ScalerCounts | None = None
     options: dict[str, str] = field(default_factory=dict)
@@ -71,10 +70,25 @@ class ScriptFacts:
     without: list[Watch] = field(default_factory=list)
     module_hashes: dict[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.kept_as_written: set[str] = set()
+        """Knobs that an option of the script's own is no better means to turn."""
+
     def remark(self, text: str) -> None:
         """What the script's author should know of it; the study says it after the baseline, and in its report."""
         if text not in self.remarks:
             self.remarks.append(text)
+
+    def keep_sizes(self, sizes: Iterable[int], counted: int) -> None:
+        """Of several sources that feed the training none has its batches changed where they aren't as large: a number
+        would be given to all of them, and steps be made of other shares of each. ``counted``: what rates count.
+        """
+        different = sorted({*sizes})
+        if len(different) > 1:
+            told = " and ".join(map(str, different))
+            self.kept_as_written.add("batch_size")
+            self.left_out["batch_size"] = f"loaders with batches of {told} feed the training together"
+            self.remark(f"loaders with batches of {told} feed the training: samples are those of {counted}")
 
     def hide_wait(self, why: str) -> None:
         """Nothing shows when this loop waits for its data: the share of it that is seen must not be reported."""
@@ -84,7 +98,7 @@ class ScriptFacts:
     def record(self, *, steps: int, samples: float, suggestions: Mapping[str, object]) -> Facts:
         """The record to send. ``suggestions``: knob → the default of the script that asked for it by name."""
         written = {**self.as_written, **suggestions}
-        seen = {each.name: _frozen(getattr(self, each.name)) for each in fields(self) if each.name != "kept_as_written"}
+        seen = {each.name: _frozen(getattr(self, each.name)) for each in fields(self)}
         seen["as_written"] = {knob: plain_value(value) for knob, value in written.items() if value is not None}
         seen["left_out"] = {knob: reason for knob, reason in self.left_out.items() if knob not in suggestions}
         return Facts(**seen, suggested=tuple(suggestions), steps=steps, samples=samples)

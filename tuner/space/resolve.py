@@ -15,6 +15,7 @@ from tuner.space.declare import Knob, Known, SearchSpace
 
 MOST_LOOKED_AT = 20_000
 """In spaces of more configs nobody looks whether a knob means something in any: what doesn't is dropped as well."""
+_LARGER_TRIED = "larger effective batches are tried all the same"
 _FOR_LARGER = "it spares memory for larger batches, and none are tried"
 
 
@@ -220,15 +221,12 @@ def resolve(
         of = lighter if knob.spares_memory else axes
         of.append(Axis(_beside_its_arguments(knob, knowledge), values, _index(values, written), told, unlikely))
     larger, no_larger = _larger(space, known, pinned, wanted, unwanted)
-    for_larger = [axis for axis in (larger, *lighter) if axis is not None]
-    for axis in _meaningless(space, known, pinned, axes, for_larger):
+    for axis in _meaningless(space, known, pinned, axes, [*lighter, *([larger] if larger is not None else [])]):
         if axis.knob.name not in begun_with:
             axes.remove(axis)
             left_out[axis.knob.name] = LeftOut(_what_it_lacks(axis.knob, space, known, pinned))
-    if larger is not None and larger.knob.name in left_out:
-        kept = left_out[larger.knob.name]
-        reason = f"{kept.reason}; larger effective batches are tried all the same"
-        left_out[larger.knob.name] = replace(kept, reason=reason)
+    if larger is not None and (kept := left_out.get(larger.knob.name)) is not None:
+        left_out[larger.knob.name] = replace(kept, reason=f"{kept.reason}; {_LARGER_TRIED}")
     left_out |= {axis.knob.name: LeftOut(_FOR_LARGER) for axis in lighter if larger is None}
     if larger is None and knowledge.effective_batch == BOTH:
         # What follows from a batch is as where it is kept: a pinned one, say, is the user's own choice.

@@ -197,7 +197,7 @@ def blame_error(
     error = baseline_error(failed, log)
     if verdict.off:
         names = " and ".join(verdict.off)
-        error.hint = f"{error.hint}; so it fails with {names} off, as in trials: if it comes of that, an argument may leave it out"
+        error.hint = f"{error.hint}; so it fails with {names} off, as in trials: an argument may leave that out"
     return error
 
 

@@ -384,6 +384,7 @@ class LoopWatch:
                 session.facts.left_out["batch_size"] = reason
             elif size:
                 session.facts.as_written.setdefault("batch_size", size)
+                session.facts.keep_sizes([s.usual_size for s in self.iterations.sources.training() if s.fetches], size)
         if self._makes_its_batches:
             self.own_batches.observe()
         if not self.samples_seen and self.iterations.why_uncounted:

@@ -144,7 +144,10 @@ class Observation:
             facts.left_out.update(dict.fromkeys((*LOADER_KNOBS, ACCUMULATION), DATA_CHANGE))
             return
         facts.left_out.update(primary.refused)
-        self._sizes_differ(primary)
+        sizes = [loader.written["batch_size"] for loader in self.sources.training()]
+        own = primary.written["batch_size"]
+        if type(own) is int:
+            facts.keep_sizes([size for size in sizes if type(size) is int], own)
         # Of a long stream's thousands of batches those few don't matter; epochs that end within seconds have few.
         if not primary.map_style and primary.later_starts:
             facts.left_out.setdefault("num_workers", SHARED_OUT)
@@ -153,19 +156,6 @@ class Observation:
         for knob in LOADER_KNOBS:
             if primary.written[knob] is not None:
                 facts.as_written[knob] = primary.written[knob]
-
-    def _sizes_differ(self, primary: Loader) -> None:
-        """Of several loaders that feed the training none has its batches changed where they aren't as large: a number
-        would be given to all of them, and steps be made of other shares of each.
-        """
-        written = [loader.written["batch_size"] for loader in self.sources.training()]
-        sizes = sorted({size for size in written if type(size) is int})
-        if len(sizes) > 1:
-            told = " and ".join(map(str, sizes))
-            own = primary.written["batch_size"]
-            self.session.facts.kept_as_written.add("batch_size")
-            self.session.facts.left_out["batch_size"] = f"loaders with batches of {told} feed the training together"
-            self.session.facts.remark(f"loaders with batches of {told} feed the training: samples are those of {own}")
 
     def _written_modules(self) -> None:
         modules, torch = self.modules, self.torch
