@@ -114,16 +114,19 @@ def _reference_of(trial: Trial) -> Reference | None:
     return trial.measurement.reference if trial.measurement is not None else None
 
 
-def moved(anchor: Trial) -> bool:
+def moved(anchor: Trial, trials: Iterable[Trial]) -> bool:
     """Whether a fresh start of the script as written runs at another rate than the process of it that is kept alive,
-    with which the anchor took turns: surely by more than ``MOVED``, or by ``SUSPECT`` and nearly surely at all.
+    with which the anchor took turns: surely by more than ``MOVED``, or by ``SUSPECT`` where that process has changed by
+    as much since the baseline, whose trend makes any interval wide.
     """
     reference = _reference_of(anchor)
     if anchor.phase is not Phase.ANCHOR or reference is None:
         return False
-    ratio, low, high = reference.gain.ratio, reference.gain.low, reference.gain.high
-    faster = low > MOVED or (ratio > SUSPECT and low > 1 / MOVED)
-    return faster or high < 1 / MOVED or (ratio < 1 / SUSPECT and high < MOVED)
+    if reference.gain.low > MOVED or reference.gain.high < 1 / MOVED:
+        return True
+    baseline = next((t.measurement for t in trials if t.phase is Phase.BASELINE), None)
+    change = baseline.rate / reference.rate if baseline is not None and reference.rate > 0 else 1.0
+    return min(reference.gain.ratio, change) > SUSPECT or max(reference.gain.ratio, change) < 1 / SUSPECT
 
 
 def against_fresh(trials: Iterable[Trial]) -> list[Trial]:
@@ -131,7 +134,7 @@ def against_fresh(trials: Iterable[Trial]) -> list[Trial]:
     own, where an anchor shows that the process of it that is kept alive changes with time: it is no measure then.
     """
     trials = list(trials)
-    if not any(map(moved, trials)):
+    if not any(moved(trial, trials) for trial in trials):
         return trials
     return [_without_reference(trial) if trial.phase is Phase.SEARCH else trial for trial in trials]
 

@@ -33,7 +33,7 @@ def search(study: StudyContext, sampler: Sampler) -> str:
     late_before = {trial.number for trial in study.trials if _was_late(trial)}
     limits = MemoryLimits(plan.limits.max_device_bytes, plan.limits.max_host_bytes)
     after_a_pause = study.resumed
-    told = next(filter(moved, study.trials), None)
+    told = next((trial for trial in study.trials if moved(trial, study.trials)), None)
     if told is not None:
         _look_at(study, told)
     while True:
@@ -103,7 +103,7 @@ def _look_at(study: StudyContext, anchor: Trial) -> None:
     """
     reference = anchor.measurement.reference if anchor.measurement is not None else None
     if reference is not None:
-        if moved(anchor):
+        if moved(anchor, study.trials):
             faster = "faster" if reference.gain.ratio < 1 else "slower"
             study.executor.end_turns(f"it grows {faster} with time, {reference.gain.ratio:.2f}x from a fresh start")
         return

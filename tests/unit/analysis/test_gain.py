@@ -131,15 +131,16 @@ def test_a_rough_gain_by_turns_is_drawn_towards_1_and_a_tenfold_one_hardly(read:
 
 
 @pytest.mark.parametrize(
-    ("by_anchor", "known_to", "told"), [(1.02, 1.01, 2.0), (1.2, 1.01, 1.0), (2.0, 3.0, 2.0), (2.4, 2.6, 1.0)]
+    ("by_anchor", "known_to", "beside_anchor", "told"),
+    [(1.02, 1.01, 50.0, 2.0), (1.2, 1.01, 50.0, 1.0), (2.0, 3.0, 98.0, 2.0), (2.0, 3.0, 50.0, 1.0)],
 )
 def test_a_process_that_changes_with_time_is_no_measure_for_what_took_turns_with_it(
-    by_anchor: float, known_to: float, told: float
+    by_anchor: float, known_to: float, beside_anchor: float, told: float
 ) -> None:
     """The process of the script as written that is kept alive had come down to half of what a fresh one makes."""
     beside = Reference(rate=50.0, gain=Ratio(2.0, 1.999, 2.001), pairs=8)
     outcome = Outcome(OutcomeKind.COMPLETE, measurement=replace(MEASURED, rate=100.0, reference=beside))
-    fresh = Reference(rate=50.0, gain=Ratio(by_anchor, by_anchor / known_to, by_anchor * known_to), pairs=8)
+    fresh = Reference(rate=beside_anchor, gain=Ratio(by_anchor, by_anchor / known_to, by_anchor * known_to), pairs=8)
     anchor = Outcome(OutcomeKind.COMPLETE, measurement=replace(MEASURED, rate=100.0, reference=fresh))
     trials = [
         _trial(0, 100.0, Phase.BASELINE), Trial(1, Phase.SEARCH, BASELINE, outcome=outcome),
