@@ -22,8 +22,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from side_by_side_table import OURS, OURS_TIER_3
-from support import processor
 
+from tuner.child.devices.cpu import CpuDevice
 from tuner.devices.present import kind_of
 from tuner.errors import AutotuneError, UsageError
 from tuner.export import PROFILE
@@ -285,7 +285,7 @@ def by_hand(name: str, points: Mapping[str, Value], task: Task) -> Answer:
 
 
 def _computes_in_bf16() -> bool:
-    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(processor.flags())
+    return "bf16" not in CpuDevice("cpu").emulated_precisions()
 
 
 ALTERNATIVES: Mapping[str, Alternative] = {

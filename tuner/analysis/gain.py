@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from tuner.analysis.cold_start import with_cold_starts
 from tuner.analysis.contention import MOVED
 from tuner.errors import ObjectiveError
 from tuner.model import SIDELINES, Block, Measurement, Outcome, Phase, Reference, Shift, Trial
@@ -110,7 +111,8 @@ def at_rate(measurement: Measurement, rate: float) -> Measurement:
     )  # fmt: skip
 
 
-def _reference_of(trial: Trial) -> Reference | None:
+def reference_of(trial: Trial) -> Reference | None:
+    """What the script as written made in turns between the trial's own; None where it had none."""
     return trial.measurement.reference if trial.measurement is not None else None
 
 
@@ -119,7 +121,7 @@ def moved(anchor: Trial, trials: Iterable[Trial]) -> bool:
     with which the anchor took turns: surely by more than ``MOVED``, or by ``SUSPECT`` where that process has changed by
     as much since the baseline, whose trend makes any interval wide.
     """
-    reference = _reference_of(anchor)
+    reference = reference_of(anchor)
     if anchor.phase is not Phase.ANCHOR or reference is None:
         return False
     if reference.gain.low > MOVED or reference.gain.high < 1 / MOVED:
@@ -127,6 +129,13 @@ def moved(anchor: Trial, trials: Iterable[Trial]) -> bool:
     baseline = next((t.measurement for t in trials if t.phase is Phase.BASELINE), None)
     change = baseline.rate / reference.rate if baseline is not None and reference.rate > 0 else 1.0
     return min(reference.gain.ratio, change) > SUSPECT or max(reference.gain.ratio, change) < 1 / SUSPECT
+
+
+def comparable(stored: Iterable[Trial]) -> list[Trial]:
+    """Trials as they were stored, in their order, with what only the others tell: cold starts, and what each may be
+    held against.
+    """
+    return against_fresh(with_cold_starts(stored))
 
 
 def against_fresh(trials: Iterable[Trial]) -> list[Trial]:
@@ -161,7 +170,7 @@ class BaselineTrack:
         runs = [t.measurement for t in trials if t.phase in _ANCHORS]
         measured = {t.number: t.measurement for t in trials if t.measurement is not None}
         self._measured = frozenset(measured)
-        self._beside_it = {trial.number for trial in trials if _reference_of(trial) is not None}
+        self._beside_it = {trial.number for trial in trials if reference_of(trial) is not None}
         self._blocks = [run.blocks for run in runs if run is not None]
         self._unit = next((run.unit for run in runs if run is not None), None)
         alike = [t for t in trials if t.phase in _ANCHORS and t.measurement and t.measurement.unit == self._unit]
@@ -185,11 +194,11 @@ class BaselineTrack:
         if score is None or reference is None:
             return None
         read = math.log(gain(score, reference, self._objective))
-        return math.exp(_known(read, _reference_of(trial)))
+        return math.exp(_known(read, reference_of(trial)))
 
     def _beside(self, trial: Trial) -> float | None:
         """What the baseline scored in its turns between the trial's own; None where it had none."""
-        reference, run = _reference_of(trial), self._run_before(trial.number)
+        reference, run = reference_of(trial), self._run_before(trial.number)
         if reference is None or run is None or run.outcome is None or run.measurement is None:
             return None
         there = at_rate(run.measurement, reference.rate)

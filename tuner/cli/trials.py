@@ -8,8 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tuner.analysis.cold_start import with_cold_starts
-from tuner.analysis.gain import BaselineTrack, against_fresh
+from tuner.analysis.gain import BaselineTrack, comparable
 from tuner.analysis.waterfall import waterfall
 from tuner.cli.tables import show
 from tuner.cli.trust import declare_trust
@@ -58,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     stored = open_study(arguments.dir)
     if arguments.check:
         return _check(stored)
-    objective, trials = _objective(stored, trusted=arguments.trust), against_fresh(with_cold_starts(stored.trials))
+    objective, trials = _objective(stored, trusted=arguments.trust), comparable(stored.trials)
     if arguments.waterfall:
         # A larger effective batch is faster by another training: its gain is told by the time to a loss.
         kept = keeping_batch_by(stored.record.space, trials)

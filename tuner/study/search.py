@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tuner.analysis.contention import MOVED
-from tuner.analysis.gain import SUSPECT, WORTH_HAVING, moved, score_of
+from tuner.analysis.gain import SUSPECT, WORTH_HAVING, moved, reference_of, score_of
 from tuner.analysis.memory_forecast import MemoryLimits
 from tuner.devices.present import kind_of
 from tuner.formatting import shift_text
@@ -84,7 +84,8 @@ def _has_moved(study: StudyContext) -> bool:
     now: float | None = None
     for trial in study.trials:
         measured = trial.measurement
-        beside = measured.reference.rate if measured is not None and measured.reference is not None else None
+        reference = reference_of(trial)
+        beside = reference.rate if reference is not None else None
         if trial.phase is Phase.SEARCH:
             now = beside or now
         elif trial.phase in (Phase.BASELINE, Phase.ANCHOR):
@@ -101,7 +102,7 @@ def _look_at(study: StudyContext, anchor: Trial) -> None:
 
     One that grows faster with time, since it keeps what it has read or made once, is no measure for fresh starts.
     """
-    reference = anchor.measurement.reference if anchor.measurement is not None else None
+    reference = reference_of(anchor)
     if reference is not None:
         if moved(anchor, study.trials):
             faster = "faster" if reference.gain.ratio < 1 else "slower"

@@ -9,8 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from tuner.analysis.cold_start import with_cold_starts
-from tuner.analysis.gain import against_fresh
+from tuner.analysis.gain import comparable
 from tuner.model import TOOK_THE_STUDY_DOWN, Config, Outcome, OutcomeKind, Phase, Trial
 from tuner.runner.created_files import move_created_files
 from tuner.runner.launch import mask_request
@@ -43,7 +42,7 @@ class TrialStore:
             for trial in repository.trials(study_id)
             if trial.outcome is not None
         )
-        self.trials: list[Trial] = against_fresh(with_cold_starts(held))
+        self.trials: list[Trial] = comparable(held)
 
     def recover(self) -> None:
         """Takes over the trials of a process that died: those with an outcome on disk are finished, others wait."""
@@ -114,7 +113,7 @@ class TrialStore:
         # What a process that died left may have been within the limits of then; it is stored as it was written.
         held = within_limits(outcome, self._limits, trial.config)
         trials = [*self.trials, replace(trial, outcome=held)]
-        self.trials = against_fresh(with_cold_starts(sorted(trials, key=lambda stored: stored.number)))
+        self.trials = comparable(sorted(trials, key=lambda stored: stored.number))
         return next(stored for stored in self.trials if stored.number == trial.number)
 
 
