@@ -1,6 +1,6 @@
 """Compares samplers on recorded grids: how good a config they would have recommended, by when. `make benchmark`.
 
-    python tests/benchmarks/samplers_on_grids.py [GRID...] --seeds 30 [--samplers A,B] [--out DIR]
+    python tests/benchmarks/samplers_on_grids.py [GRID...] --seeds 30 [--first N] [--samplers A,B] [--out DIR]
 
 Without GRID all of tests/benchmarks/grids/. A game is one sampler on one grid with one seed: the noise of its trials is
 drawn from the recorded turns, and what it recommends is scored by its true gain. README.md there says how, and has
@@ -74,7 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     notes = [f"{name} is left out: {why}." for name, why in left_out.items()]
     notes += [f"**Not to be reported**: {name} {why}." for name, pair in grids.items() if (why := unfit(*pair))]
     began = time.monotonic()
-    played = _all_games([(name, str(path), seed) for name in names for path in paths for seed in range(options.seeds)],
+    seeds = range(options.first, options.first + options.seeds)
+    played = _all_games([(name, str(path), seed) for name in names for path in paths for seed in seeds],
                         options.jobs)  # fmt: skip
     reported, others = _halves(played, names, paths)
     games, half = (reported, REPORTED) if reported else (others, TO_DEVELOP_ON)
@@ -151,6 +152,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("grids", nargs="*")
     parser.add_argument("--seeds", type=int, default=30)
+    parser.add_argument("--first", type=int, default=0, help="the first seed: others than a sampler was made on")
     parser.add_argument("--samplers", default="")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", default="", help="a folder for results.md and results.svg")

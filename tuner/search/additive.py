@@ -16,13 +16,14 @@ from tuner.analysis.gain import WORTH_HAVING
 from tuner.formatting import config_text, value_text
 from tuner.model import Config, Phase, same_value
 from tuner.search.candidates import candidates
-from tuner.search.ceilings import ceilings
+from tuner.search.ceilings import LoaderRows, ceilings, with_all_of_the_wait
 from tuner.search.feasibility import UNLIKELY, Feasibility
 from tuner.search.gain_model import GainModel, expected_excess
 from tuner.search.history import History, Proposal
 from tuner.search.leaner import Leaner
 from tuner.search.seconds import TrialSeconds
 from tuner.search.tried import Floats, Indices
+from tuner.search.waiting import costly_wait, saved_share, sees_wait
 
 SHORTLIST = 48
 """So many of the candidates that promise most are looked at closely."""
@@ -119,9 +120,26 @@ class _Search:
 
     def _most(self, indices: Indices) -> Floats:
         """The logarithm of the most that each could gain; waits bound rates only."""
-        if not self._history.objective.is_rate:
+        history = self._history
+        if not history.objective.is_rate:
             return np.full(len(indices), np.inf)
-        return ceilings(indices, self._history.tried, self._history.space.axes, on_host=self._history.on_host)
+        by_trials = ceilings(indices, history.tried, history.space.axes, on_host=history.on_host)
+        best = history.promising
+        row = history.indices_of(best) if best is not None else None
+        if best is None or row is None or not sees_wait(best) or history.turned_loader(best):
+            return by_trials
+        wait = max(costly_wait(best, history.bottleneck), saved_share(best, history.bottleneck, history.own))
+        return np.minimum(by_trials, self._beyond_the_loader(indices, np.array(row), wait))
+
+    def _beyond_the_loader(self, indices: Indices, best: Indices, wait: float) -> Floats:
+        """What turns the loader gains no more than the same without it is likely to, and all of that one's wait, by the
+        best trial's ``wait`` for as many samples.
+        """
+        loaders = LoaderRows(self._history.space.axes, best, on_host=self._history.on_host)
+        mean, deviation = self._model.predict(loaders.without(indices))
+        likely = mean + DARING * deviation
+        of_best = float(self._model.predict(best[None, :])[0][0])
+        return np.where(loaders.turned_up(indices), with_all_of_the_wait(likely, wait, likely - of_best), np.inf)
 
     def _first_allowed(self, configs: Sequence[Config], order: Indices) -> int | None:
         return next((int(place) for place in order if not self._history.is_ruled_out(configs[place])), None)

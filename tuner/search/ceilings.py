@@ -49,6 +49,31 @@ def ceilings(configs: Indices, tried: Tried, axes: Sequence[Axis], *, on_host: b
     return np.asarray(np.minimum(*lowest))
 
 
+class LoaderRows:
+    """Configs beside one whose loader is as written: ``best``, a row of indices into ``axes``."""
+
+    def __init__(self, axes: Sequence[Axis], best: Indices, *, on_host: bool) -> None:
+        self._best = best
+        self._loader = np.array([axis.knob.loader for axis in axes], dtype=bool)
+        self._on_cores = np.array([on_host and axis.knob.loader and axis.knob.on_cores for axis in axes], dtype=bool)
+
+    def without(self, configs: Indices) -> Indices:
+        """Each of them with the loader of ``best``."""
+        return np.where(self._loader, self._best, configs)
+
+    def turned_up(self, configs: Indices) -> npt.NDArray[np.bool_]:
+        """Whether it has another loader than ``best``, and none that leaves more of the cores to computing."""
+        fewer = np.any((configs < self._best) & self._on_cores, axis=1)
+        return np.asarray(np.any((configs != self._best) & self._loader, axis=1) & ~fewer)
+
+
+def with_all_of_the_wait(gains: Floats, wait: float, faster: Floats) -> Floats:
+    """The logarithms of the gains without a wait that takes the share ``wait`` of its time in a loop that is slower by
+    the logarithms ``faster``: the samples wait as long.
+    """
+    return np.asarray(gains - np.log1p(-np.clip(wait * np.exp(faster), 0.0, _MOST_WAIT)))
+
+
 def _keys_but(left_out: Sequence[bool], configs: Indices, trials: Indices) -> tuple[Keys, Keys]:
     """A number of each config and of each trial: the same where they differ in the axes that are left out alone."""
     kept = ~np.array(left_out, dtype=bool)

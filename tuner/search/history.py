@@ -97,6 +97,8 @@ class History:
         self._was_calm = was_calm(every_trial, space.cores)
         self._leaves_out = may_leave_out(every_trial, space.cores)
         self._loaders = [axis.knob.name for axis in space.axes if axis.knob.loader]
+        self.own = frozenset(axis.knob.name for axis in space.axes if axis.knob.own)
+        """The knobs that are arguments of the script's own."""
         self.axes: tuple[Axis, ...] = tuple(a for a in space.axes if a.knob.name not in self.without_effect)
 
     @cached_property
@@ -265,6 +267,10 @@ class History:
     def turned(self, config: Config) -> dict[str, Value]:
         """Knob → value of those that the config turns: not the pinned ones, nor those that follow from others."""
         return {name: value for name, value in config.items() if name in self.space.searched}
+
+    def turned_loader(self, trial: Trial) -> Config:
+        """The loader knobs that the trial's config turns."""
+        return Config({name: value for name, value in self.turned(trial.config).items() if name in self._loaders})
 
     def _without_effect(self) -> frozenset[str]:
         """Knobs that met nothing in the script to turn."""

@@ -21,7 +21,17 @@ from tuner.model import BASELINE, Config, Phase, Trial, Value
 from tuner.search.history import History, Proposal
 from tuner.search.rotation import worth_a_trial
 from tuner.search.tried import gain_noise, noise_of
-from tuner.search.waiting import STARVED, WAITING, costly_wait, sees_wait, wait_noise, whole_wait
+from tuner.search.waiting import (
+    STARVED,
+    WAITING,
+    costly_wait,
+    data_costs_time,
+    knows_wait,
+    saved_share,
+    sees_wait,
+    wait_noise,
+    whole_wait,
+)  # fmt: skip
 from tuner.space.resolve import Axis
 
 TRIED_FIRST = 3
@@ -136,7 +146,8 @@ class _Walk:
         left_at = self._left_at.get(axis.knob.name)
         if axis.knob.loader:
             if left_at is None:
-                return self._data_cost_time() or self._has_turned_loader()
+                costs = data_costs_time(self._incumbent, self._history.bottleneck, self._history.own)
+                return costs or self._has_turned_loader()
             moved = self._wait >= max(WAITING, left_at + MOVED_UP)
         else:
             if self._is_starved() and not axis.knob.own:
@@ -286,29 +297,16 @@ class _Walk:
         return costly_wait(self._incumbent, self._history.bottleneck)
 
     def _knows_wait(self) -> bool:
-        bottleneck = self._history.bottleneck
-        return sees_wait(self._incumbent) or (bottleneck is not None and bottleneck.compute is not None)
+        return knows_wait(self._incumbent, self._history.bottleneck)
 
     def _saved_share(self) -> float:
-        """What a kept batch saved the script as written; 0 where an argument of the script's own was turned since then,
-        and the wait is seen: its loader may be another one.
-        """
-        own = {axis.knob.name for axis in self._history.axes if axis.knob.own}
-        if self._history.bottleneck is None or (own & set(self._incumbent.config) and sees_wait(self._incumbent)):
-            return 0.0
-        return self._history.bottleneck.saved_share
-
-    def _data_cost_time(self) -> bool:
-        """Whether a loader could bring anything: the loop waits for its data, or a kept batch was faster by far."""
-        return not self._knows_wait() or self._saved_share() >= INPUT_SHARE or self._wait >= WAITING
+        return saved_share(self._incumbent, self._history.bottleneck, self._history.own)
 
     def _has_turned_loader(self) -> bool:
         return bool(self._turned_loader())
 
     def _turned_loader(self) -> Config:
-        loader = {axis.knob.name for axis in self._history.axes if axis.knob.loader}
-        turned = self._history.turned(self._incumbent.config)
-        return Config({name: value for name, value in turned.items() if name in loader})
+        return self._history.turned_loader(self._incumbent)
 
 
 def _is_sure(ratio: float, accident: float) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
-from tuner.analysis.bottleneck import Bottleneck
+from tuner.analysis.bottleneck import INPUT_SHARE, Bottleneck
 from tuner.analysis.stats import rate_interval
 from tuner.model import Measurement, Trial
 
@@ -51,6 +52,28 @@ def costly_wait(trial: Trial, bottleneck: Bottleneck | None) -> float:
     """``whole_wait`` without what the script as written waits at no cost, while its device computes on."""
     hidden = bottleneck.wait_share if bottleneck is not None and bottleneck.hides_its_wait else None
     return max(0.0, whole_wait(trial) - (hidden or 0.0))
+
+
+def knows_wait(trial: Trial, bottleneck: Bottleneck | None) -> bool:
+    """Whether anything tells when the trial's loop waits: itself, or a probe of the script as written."""
+    return sees_wait(trial) or (bottleneck is not None and bottleneck.compute is not None)
+
+
+def saved_share(trial: Trial, bottleneck: Bottleneck | None, own: Collection[str]) -> float:
+    """What a kept batch saved the script as written; 0 where the trial turns an argument of the script's own (``own``),
+    and its wait is seen: its loader may be another one.
+    """
+    if bottleneck is None or (not trial.config.keys().isdisjoint(own) and sees_wait(trial)):
+        return 0.0
+    return bottleneck.saved_share
+
+
+def data_costs_time(trial: Trial, bottleneck: Bottleneck | None, own: Collection[str]) -> bool:
+    """Whether a loader could bring anything on top of the trial's config: its loop waits for data, a kept batch was
+    faster by far, or nothing tells.
+    """
+    saves = saved_share(trial, bottleneck, own) >= INPUT_SHARE
+    return not knows_wait(trial, bottleneck) or saves or costly_wait(trial, bottleneck) >= WAITING
 
 
 def _measured(trial: Trial) -> Measurement | None:

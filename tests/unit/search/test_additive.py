@@ -17,7 +17,7 @@ from support.processor import WIDE
 from tuner.model import BASELINE, Config, Outcome, Phase, Ratio, Reference, Trial
 from tuner.search.additive import AdditiveSampler
 from tuner.search.candidates import ENUMERATED, candidates
-from tuner.search.ceilings import LEEWAY, SURE, ceilings
+from tuner.search.ceilings import LEEWAY, SURE, LoaderRows, ceilings, with_all_of_the_wait
 from tuner.search.chain import Chain
 from tuner.search.feasibility import UNLIKELY, Feasibility
 from tuner.search.history import History, Proposal
@@ -93,6 +93,37 @@ def test_a_config_that_cannot_show_a_gain_beside_the_wait_comes_last() -> None:
         history = history_of({**before, proposal.config: worlds.measured(299.0, 0.995)}, space)
     assert len(order) == 13, "all of them come in the end"
     assert not any("precision" in config and "workers" not in config for config in order[:3])
+
+
+def test_loaders_come_behind_what_computes_while_the_best_loop_hardly_waits() -> None:
+    """Two workers on top of what computes for 98% of its time were tried, and lost, before what computes."""
+    space = worlds.resolved("workers", "precision", "layout")
+    outcomes = {BASELINE: worlds.measured(100.0, 0.02), Config(layout=True): worlds.measured(101.0, 0.02)}
+    for value in ("bf16", "fp16"):
+        config = proposed(history_of(outcomes, space)).config
+        assert config in (Config(precision="bf16", layout=True), Config(precision="fp16", layout=True)), value
+        outcomes[config] = worlds.measured(90.0, 0.02)
+    waits = history_of({**outcomes, BF16: worlds.measured(150.0, 0.4)}, space)
+    assert "workers" in proposed(waits).config, "what computes faster showed the loader"
+
+
+def test_a_loader_saves_the_wait_of_the_config_beside_it_at_most() -> None:
+    axes, written = SPACE.axes, rows([{}])[0]
+    wanted = rows([{"workers": 4}, {"precision": "bf16"}, {"precision": "bf16", "workers": 4, "prefetch": 4}])
+    beside = LoaderRows(axes, written, on_host=False)
+    assert beside.turned_up(wanted).tolist() == [True, False, True]
+    assert beside.without(wanted).tolist() == rows([{}, {"precision": "bf16"}, {"precision": "bf16"}]).tolist()
+    gains = np.log([1.0, 1.5])
+    found = np.exp(with_all_of_the_wait(gains, 0.2, gains))
+    assert found == pytest.approx([1 / 0.8, 1.5 / (1 - 0.3)]), "a faster loop waits for a larger share of its time"
+
+
+def test_on_a_host_fewer_workers_leave_cores_to_computing_whatever_the_wait_says() -> None:
+    axes = [replace(axis, knob=replace(axis.knob, on_cores=axis.knob.name == "workers")) for axis in SPACE.axes]
+    of_four = rows([{"workers": 4}])[0]
+    wanted = rows([{"workers": 2}, {"workers": 8}])
+    for on_host, found in ((True, [False, True]), (False, [True, True])):
+        assert LoaderRows(axes, of_four, on_host=on_host).turned_up(wanted).tolist() == found
 
 
 def test_a_ceiling_is_what_the_wait_of_a_trial_beside_it_leaves() -> None:
