@@ -17,6 +17,7 @@ from collections.abc import Generator, Iterator, Sequence
 from tuner.analysis.bottleneck import BATCH, INPUT_SHARE, Bound
 from tuner.analysis.gain import WORTH_HAVING
 from tuner.formatting import config_text
+from tuner.knowledge import FREE
 from tuner.model import BASELINE, Config, Phase, Trial, Value
 from tuner.search.history import History, Proposal
 from tuner.search.rotation import worth_a_trial
@@ -127,7 +128,7 @@ class _Walk:
         return min(due, key=self._turn, default=None)
 
     def _turn(self, axis: Axis) -> int:
-        if self._is_overhead_bound() and axis.knob.name == BATCH and axis.as_written < len(axis.values) - 1:
+        if axis.knob.name == BATCH and axis.as_written < len(axis.values) - 1 and self._wants_larger():
             return 0
         if axis.knob.late:
             return 5
@@ -163,6 +164,14 @@ class _Walk:
         is_rate = self._history.objective.is_rate
         return is_rate and self._wait >= STARVED and any(axis.knob.loader for axis in self._history.axes)
 
+    def _wants_larger(self) -> bool:
+        """Whether larger batches come first: steps cost more than their samples, or the user left them free, and the
+        loop doesn't wait for its data.
+        """
+        free = self._history.space.knowledge.effective_batch == FREE
+        feeds = max(self._wait, self._saved_share()) < INPUT_SHARE
+        return self._is_overhead_bound() or (free and feeds)
+
     def _is_overhead_bound(self) -> bool:
         return self._history.bottleneck is not None and self._history.bottleneck.bound is Bound.OVERHEAD
 
@@ -173,7 +182,7 @@ class _Walk:
     def _diagnosis(self, axis: Axis) -> str:
         meaning, wait = axis.knob.meaning, self._wait
         bottleneck = self._history.bottleneck
-        if self._turn(axis) == 0 and bottleneck is not None and bottleneck.overhead_share is not None:
+        if self._is_overhead_bound() and self._turn(axis) == 0 and bottleneck is not None and bottleneck.overhead_share:
             return f"{meaning}: {bottleneck.overhead_share:.0%} of a step doesn't grow with its batch"
         if not self._knows_wait():
             return meaning
@@ -215,7 +224,7 @@ class _Walk:
                 return
         hopeless = axis.knob.name == BATCH and self._is_overhead_bound()
         for values in (axis.values[start + 1 :], () if hopeless else axis.values[:start][::-1]):
-            yield from self._follow(axis, values, why, patient=axis.knob.loader)
+            yield from self._follow(axis, values, why, patient=axis.knob.loader or axis.knob.name == BATCH)
             if self._incumbent is not before:
                 return
 

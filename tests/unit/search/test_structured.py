@@ -165,6 +165,27 @@ def test_overhead_is_named_where_it_leads_to_larger_batches() -> None:
     assert first.why == "batch: 90% of a step doesn't grow with its batch"
 
 
+@pytest.mark.parametrize(
+    ("effective_batch", "wait", "first"), [("free", 0.0, True), ("free", 0.5, False), ("keep", 0.0, False)]
+)
+def test_where_the_user_left_them_free_larger_batches_come_first_unless_the_loop_waits(
+    effective_batch: str, wait: float, first: bool
+) -> None:
+    of = worlds.resolved("workers", "precision", "batch_size")
+    of = replace(of, knowledge=replace(of.knowledge, effective_batch=effective_batch))
+    trials = walked(lambda config: worlds.measured(100.0, wait), of=of)
+    assert ("batch_size" in configs(trials)[0]) is first
+
+
+def test_a_batch_that_was_read_badly_does_not_end_the_climb() -> None:
+    """Twice as large a batch is read at 0.9x; the next one gains."""
+    of = worlds.resolved("batch_size")
+    of = replace(of, knowledge=replace(of.knowledge, effective_batch="free"))
+    rates = {64: 100.0, 128: 90.0, 256: 180.0, 512: 200.0}
+    tried = configs(walked(lambda config: worlds.measured(rates.get(int(config.get("batch_size", 64)), 50.0)), of=of))
+    assert [config["batch_size"] for config in tried] == [128, 256, 512]
+
+
 def test_what_no_wait_is_seen_of_says_what_the_knob_is() -> None:
     def blind(config: Config) -> Outcome:
         outcome = worlds.measured(100.0)
