@@ -44,6 +44,26 @@ class Jitter:
         return x + float(self.generator.random())
 
 
+CHANCE = np.random.default_rng(0)
+NOISE = Jitter(random.Random(0))
+
+
+class Drawing(Rows):
+    """Draws from a generator that stands beside it in the script."""
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        return self.moved(x), y
+
+    def moved(self, x: Any) -> Any:
+        return x + float(CHANCE.random())
+
+
+def shaken(items: list[Any]) -> Any:
+    """A ``collate_fn`` that uses an object of the script, which draws from a generator of its own."""
+    return tuple(torch.stack(column) for column in zip(*((NOISE(x), y) for x, y in items), strict=True))
+
+
 class Shuffled(Rows):
     """Draws while it is made, and never again."""
 
@@ -149,6 +169,18 @@ def test_a_generator_in_a_closure_is_found(begin: Begin) -> None:
     assert found["num_workers"].startswith("dataset.transform.chance draws")
 
 
+@pytest.mark.parametrize(
+    ("made", "options", "path"),
+    [(Drawing, {}, "CHANCE draws"), (Rows, {"collate_fn": shaken}, "NOISE.generator draws")],
+)
+def test_a_generator_that_stands_beside_the_data_is_found(
+    begin: Begin, made: Callable[[], Any], options: dict[str, Any], path: str
+) -> None:
+    found = left_out(begin, made(), **options)
+    assert found.keys() == {"num_workers", "persistent_workers"}
+    assert path in found["num_workers"]
+
+
 @pytest.mark.parametrize("made", [Rows, lambda: Rows(noisy), Shuffled, Opened, Kept])
 def test_what_each_worker_may_copy_is_left_to_workers(begin: Begin, made: Callable[[], Any]) -> None:
     assert left_out(begin, made()) == {}
@@ -215,11 +247,23 @@ LASTING = """
 """
 
 
+BESIDE = (
+    LASTING.replace("import sys,", "import types,")
+    .replace("self.size, self.table = 4, ", "self.table = ")
+    .replace("self.size", "args.size")
+    .replace("data.size", "args.size")
+    .replace("data = Growing()", "data, args = Growing(), types.SimpleNamespace(size=4, steps=0)")
+    .replace("seeds.update", "args.steps += 1; seeds.update")
+)
+"""Where the size is an option of the script's, among others that change with each step."""
+
+
+@pytest.mark.parametrize("text", [LASTING, BESIDE], ids=["of the data", "beside them"])
 def test_lasting_workers_see_what_the_script_changes_between_epochs(
-    write_script: Callable[..., Path], run_child: Callable[..., Any]
+    write_script: Callable[..., Path], run_child: Callable[..., Any], text: str
 ) -> None:
     """Progressive resizing, a curriculum, another epoch's draws: workers that live on would never hear of it."""
-    run = run_child(write_script(LASTING), {"persistent_workers": True}, mode="apply")
+    run = run_child(write_script(text), {"persistent_workers": True}, mode="apply")
     assert run.returncode == 8, run.output  # it trains nothing
     told = re.search(r"seen (.*) True", run.output)
     assert told, run.output

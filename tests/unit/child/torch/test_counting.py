@@ -206,6 +206,23 @@ class ManyAtOnce(Rows):
         return [self[(index + self.calls) % 96] for index in indices]
 
 
+class Resized(Rows):
+    """Another size with every tenth batch, as it puts them together: training with several scales."""
+
+    batches = 0
+
+    def together(self, items: list[Any]) -> Any:
+        self.batches += 1
+        return torch.stack([x[: 2 + self.batches // 10 % 3] for x, _ in items])
+
+
+def test_what_is_counted_as_batches_are_put_together_is_seen() -> None:
+    dataset = Resized()
+    found = refusals({"dataset": dataset, "collate_fn": dataset.together, "num_workers": 2})
+    assert found["persistent_workers"].startswith("Resized.batches is counted up")
+    assert "num_workers" not in found, "which the script has already"
+
+
 @pytest.mark.parametrize(
     ("made", "counted"),
     [
