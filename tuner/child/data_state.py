@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections import deque
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from types import FunctionType, MethodType, ModuleType
@@ -38,14 +38,14 @@ class StateWatch:
         self._batches = 0
         self._first: State | None = None
 
-    def read(self, roots: Mapping[str, object]) -> str:
+    def read(self, roots: Callable[[], Mapping[str, object]]) -> str:
         """One more batch was made: the path of a value that isn't as it was, "" where none is or no look is due."""
         self._batches += 1
         if self._batches == FIRST_LOOK:
-            self._first = state_of(roots)
+            self._first = state_of(roots())
         if self._batches not in LATER_LOOKS or self._first is None:
             return ""
-        now = state_of(roots)
+        now = state_of(roots())
         known = {path: before for path, before in self._first.items() if before is not None and path in now}
         return next((path for path, before in known.items() if now[path] != before), "")
 

@@ -16,12 +16,17 @@ from types import FunctionType
 from ..call_sites import is_library
 from ..data_state import ITERATIONS_READ, State, StateWatch, state_of, values
 from .counting import counted_up
+from .reached import named
 from .types import Arguments, DataLoader, LoaderIterator
 
 _GENERATORS = {
     "numpy.random": ("Generator", "RandomState", "MT19937", "PCG64"), "numpy.random._generator": ("Generator",),
     "numpy.random.mtrand": ("RandomState",), "torch": ("Generator",), "torch._C": ("Generator",),
 }  # fmt: skip
+READING = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward")
+"""Methods by which data are read and transformed."""
+_DEEPEST = 3
+"""Objects beside the data whose methods name others, so many times."""
 # Methods that a sampler may have and that tell it nothing of the training.
 _KNOWN_METHODS = ("set_epoch", "state_dict", "load_state_dict")
 
@@ -38,11 +43,12 @@ def _refusals(given: Arguments) -> dict[str, str]:
     drawn_by = given.get("generator")
     if not given.get("num_workers") and getattr(getattr(drawn_by, "device", None), "type", "cpu") == "cuda":
         refused["num_workers"] = "the loader's random generator lives on the GPU, which a worker can't reach"
-    generator = own_generator({"dataset": given.get("dataset"), "collate_fn": given.get("collate_fn")})
+    data = {"dataset": given.get("dataset"), "collate_fn": given.get("collate_fn")}
+    generator = own_generator(data) or own_generator(_beside(data))
     if generator and given.get("worker_init_fn") is None:
         reason = f"{generator} draws random numbers of its own, which every worker would copy"
         refused.update(num_workers=reason, persistent_workers=reason)
-    counter = counted_up({"dataset": given.get("dataset")})
+    counter = counted_up(data)
     if counter:
         reason = f"{counter} is counted up as the data are read: workers would count copies of their own"
         refused["persistent_workers"] = reason  # those that last go on where others begin anew
@@ -102,7 +108,7 @@ class CopyWatch:
         if watch is None and self._iterations < ITERATIONS_READ:
             self._iterations += 1
             watch = self._watches[iterator] = StateWatch()
-        moved = watch.read(copied(loader)) if watch is not None else ""
+        moved = watch.read(lambda: copied(loader)) if watch is not None else ""
         reason = f"{moved} changes while the data are read: each worker would change a copy of its own"
         return {"num_workers": reason} if moved else {}
 
@@ -117,5 +123,38 @@ class CopyWatch:
 
 
 def copied(loader: DataLoader) -> Mapping[str, object]:
-    """What a loader's workers copy when they start."""
-    return {"dataset": loader.dataset, "collate_fn": loader.collate_fn}
+    """What a loader's workers copy when they start: its data, and what the code that reads them names beside them."""
+    data = {"dataset": loader.dataset, "collate_fn": loader.collate_fn}
+    return {**data, **_beside(data)}
+
+
+def _beside(data: Mapping[str, object]) -> dict[str, object]:
+    """Name → value of the script's variables that the code by which these data are read names.
+
+    Of an object that only holds values (options, settings) those are told that are named with it: others may change.
+    """
+    beside: dict[str, object] = {}
+    with suppress(Exception):  # the user's own classes may raise anything
+        for _ in range(_DEEPEST):
+            known = [value for _, value, _ in values({**data, **beside})]
+            found: dict[str, object] = {}
+            for name, value, names in named(known, READING):
+                parts = _held(value)
+                if parts is None:
+                    found[name] = value
+                else:
+                    found.update({f"{name}.{key}": part for key, part in parts.items() if key in names})
+            if found.keys() <= beside.keys():
+                break
+            beside.update(found)
+    return beside
+
+
+def _held(value: object) -> dict[str, object] | None:
+    """What an object of options or settings holds; None of any other."""
+    names = [
+        name for cls in type(value).__mro__[:-1] for name, each in vars(cls).items() if isinstance(each, FunctionType)
+    ]
+    if not hasattr(value, "__dict__") or any(not name.startswith("_") or name in READING for name in names):
+        return None
+    return vars(value)

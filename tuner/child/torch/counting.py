@@ -7,13 +7,13 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType
 
 from ..call_sites import is_library
 from ..data_state import values
 
 _READING = ("__iter__", "__next__", "__getitem__", "__getitems__", "__call__")
-"""Methods by which data are read."""
+"""Methods by which data are read, beside those that a loader is given (a ``collate_fn`` of the dataset's)."""
 _ENDS = ("STORE_", "POP_TOP", "RETURN", "YIELD", "FOR_ITER")
 """Instructions that end a statement, jumps beside."""
 _OPERATIONS = ("BINARY_OP", "BINARY_ADD", "BINARY_SUBTRACT", "INPLACE_")
@@ -27,11 +27,13 @@ def counted_up(roots: Mapping[str, object]) -> str:
     A number of the epoch, say, that seeds the order. What each iteration sets first begins anew in a copy, too. What is
     counted with each item and never read is statistics: whether it matters shows while the data are read.
     """
-    kinds = [_own_classes(kind) for kind in dict.fromkeys(type(value) for _, value, _ in values(roots))]
+    held = [value for _, value, _ in values(roots)]
+    kinds = [_own_classes(kind) for kind in dict.fromkeys(map(type, held))]
+    reading = dict.fromkeys([*_READING, *(each.__name__ for each in held if isinstance(each, MethodType))])
     classes = [*dict.fromkeys(cls for own in kinds for cls in own)]
     reached = {
         (own, method): [(holder, _uses_of(code)) for holder, code in _reached(own, method, classes)]
-        for own in kinds for method in _READING
+        for own in kinds for method in reading
     }  # fmt: skip
     read = {name for each in reached.values() for _, uses in each for name in uses.read}
     for (own, method), each in reached.items():

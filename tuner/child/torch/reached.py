@@ -5,16 +5,21 @@ Nothing is called, and nothing of the code is run: a name that stands in it is t
 
 from __future__ import annotations
 
+import dis
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
+
+from ..call_sites import is_library as lies_in_library
 
 _LIBRARIES = ("torch", "numpy", "builtins")
 """Libraries whose functions aren't followed: what they keep isn't the script's."""
 _MOST_FUNCTIONS = 256
 IGNORED = (type, ModuleType, BuiltinFunctionType)
 """What nothing is kept in that a script would change."""
+_OF_GLOBALS = ("LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME")
+_variables: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
 _names: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
 
@@ -27,6 +32,18 @@ def reached(objects: Iterable[Any], methods: Sequence[str] = ("forward",)) -> It
         for value in [*around(function), *(held[name] for name in names if name in held)]:
             if _function(value) is None and not isinstance(value, IGNORED):
                 yield value
+
+
+def named(objects: Iterable[Any], methods: Sequence[str]) -> Iterator[tuple[str, object, frozenset[str]]]:
+    """As ``reached``, of what the script's own code reads as a variable: its name, it, and all names in that code."""
+    for function, names in functions(objects, methods):
+        if lies_in_library(function.__code__.co_filename):
+            continue
+        held: Mapping[str, object] = function.__globals__
+        read = {name: held[name] for name in _variables_in(function.__code__) if name in held}
+        for name, value in {**dict(_around(function)), **read}.items():
+            if _function(value) is None and not isinstance(value, IGNORED):
+                yield name, value, frozenset(names)
 
 
 def functions(
@@ -91,10 +108,24 @@ def _names_in(code: CodeType) -> tuple[str, ...]:
     return found
 
 
+def _variables_in(code: CodeType) -> tuple[str, ...]:
+    """The globals that a function's code and the functions that it makes read or set: no names of attributes."""
+    found = _variables.get(code)
+    if found is None:
+        told = [str(each.argval) for each in dis.get_instructions(code) if each.opname in _OF_GLOBALS]
+        inner = (name for const in code.co_consts if isinstance(const, CodeType) for name in _variables_in(const))
+        found = _variables[code] = tuple(dict.fromkeys([*told, *inner]))
+    return found
+
+
 def around(function: FunctionType) -> Iterator[object]:
     """The variables around it that it names."""
-    for cell in function.__closure__ or ():
+    return (value for _, value in _around(function))
+
+
+def _around(function: FunctionType) -> Iterator[tuple[str, object]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         try:
-            yield cell.cell_contents
+            yield name, cell.cell_contents
         except ValueError:
             continue  # nothing was put into it yet
