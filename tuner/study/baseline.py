@@ -70,7 +70,7 @@ def measure_baseline(study: StudyContext) -> None:
 
 def _check_budget(plan: StudyPlan, outcome: Outcome) -> None:
     """Raises ``UntunableError`` where the time of the whole study didn't suffice for the script as written."""
-    if outcome.reason == "deadline" and plan.budget_s is not None and plan.budget_s < plan.limits.trial_timeout_s:
+    if outcome.reason == "deadline" and plan.budget_s is not None and plan.budget_s <= plan.limits.trial_timeout_s:
         minutes = math.ceil(RUNS_AT_LEAST * plan.budget_s / 60)
         raise UntunableError(
             f"the budget of {seconds_text(plan.budget_s)} ended while the script as written was measured:"
