@@ -9,6 +9,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
+from functools import _lru_cache_wrapper
 from itertools import islice
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -37,15 +38,20 @@ class StateWatch:
     def __init__(self) -> None:
         self._batches = 0
         self._first: State | None = None
+        self._kept: Mapping[str, int] = {}
+        self.growing = ""
+        """The path of what keeps more of the data the more of them are read (a cache of the script's own), or ""."""
 
     def read(self, roots: Callable[[], Mapping[str, object]]) -> str:
         """One more batch was made: the path of a value that isn't as it was, "" where none is or no look is due."""
         self._batches += 1
         if self._batches == FIRST_LOOK:
-            self._first = state_of(roots())
+            self._first, self._kept = state_of(roots()), kept_in(roots())
         if self._batches not in LATER_LOOKS or self._first is None:
             return ""
-        now = state_of(roots())
+        now, kept = state_of(roots()), kept_in(roots())
+        grown = (path for path, count in self._kept.items() if kept.get(path, 0) > count + 1)
+        self.growing = self.growing or next(grown, "")
         known = {path: before for path, before in self._first.items() if before is not None and path in now}
         return next((path for path, before in known.items() if now[path] != before), "")
 
@@ -57,6 +63,29 @@ def state_of(roots: Mapping[str, object]) -> State:
         for path, value, _ in values(roots):
             state[path] = _told(value)
     return state
+
+
+def kept_in(roots: Mapping[str, object]) -> Mapping[str, int]:
+    """Path → how many results are kept there: in a dictionary, in places of a list, by ``functools.lru_cache``."""
+    kept: dict[str, int] = {}
+    with suppress(Exception):  # as above
+        for path, value, _ in values(roots):
+            if isinstance(value, dict):
+                kept[path] = len(value)
+            elif isinstance(value, list):
+                step = max(1, len(value) // ITEMS_READ)
+                kept[path] = sum(1 for item in value[::step] if item is not None)
+            for name, member in _caching(value):
+                kept[path + name] = member.cache_info().currsize
+    return kept
+
+
+def _caching(value: Any) -> Iterator[tuple[str, Any]]:
+    """What of it is made by ``functools.lru_cache``: itself, or methods of its class."""
+    if isinstance(value, _lru_cache_wrapper):
+        yield "", value
+    elif type(value).__module__ not in ("builtins", "numpy", "torch"):
+        yield from ((f".{name}", own) for name, own in vars(type(value)).items() if isinstance(own, _lru_cache_wrapper))
 
 
 def values(roots: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:

@@ -100,6 +100,8 @@ class CopyWatch:
     def __init__(self) -> None:
         self._watches: weakref.WeakKeyDictionary[LoaderIterator, StateWatch] = weakref.WeakKeyDictionary()
         self._iterations = 0
+        self.growing = ""
+        """As ``StateWatch.growing``, of the loaders that are watched."""
         self._copied: weakref.WeakKeyDictionary[DataLoader, State] = weakref.WeakKeyDictionary()
 
     def changed(self, iterator: LoaderIterator, loader: DataLoader) -> dict[str, str]:
@@ -109,6 +111,7 @@ class CopyWatch:
             self._iterations += 1
             watch = self._watches[iterator] = StateWatch()
         moved = watch.read(lambda: copied(loader)) if watch is not None else ""
+        self.growing = self.growing or (watch.growing if watch is not None else "")
         reason = f"{moved} changes while the data are read: each worker would change a copy of its own"
         return {"num_workers": reason} if moved else {}
 

@@ -34,6 +34,12 @@ MOST_AT_PLACE = 64
 """Loaders of one place that are told apart: a script may make one for each of its rollouts, each of another length."""
 
 
+KEPT = (
+    "{} keeps what is read: an epoch that finds it there may be faster than what is measured, and workers keep copies"
+    " of their own, which end with them"
+)
+
+
 class LoaderWatch:
     """Patches DataLoader: overrides at construction, counts and times at iteration."""
 
@@ -365,6 +371,8 @@ class LoaderWatch:
         loader = None if entry.live.get("num_workers") else self._loader(iterator)
         if loader is not None:
             entry.refused.update(self._copies.changed(iterator, loader))
+            if self._copies.growing and entry is self.sources.primary:
+                self.session.facts.remark(KEPT.format(self._copies.growing))
         if entry.fetches < 3 or entry.fetches % 64 == 63:
             entry.live["pinned"] = is_pinned(self.torch, batch)
             entry.live["on_device"] = is_on_device(self.torch, batch)
