@@ -57,6 +57,8 @@ def measure_baseline(study: StudyContext) -> None:
     if not study.resumed:
         note_unseen(study, baseline)
         _note_unlimited(study, baseline)
+        if baseline.outcome.detail:
+            study.note(f"{AS_WRITTEN}: {baseline.outcome.detail}: its rate is a rough one")
         for remark in baseline.outcome.knowledge.remarks:
             study.note(f"{AS_WRITTEN}: {remark}")
     knowledge = replace(

@@ -54,6 +54,17 @@ def test_what_is_noticed_in_the_script_as_written_is_told_once(tmp_path: Path) -
     assert told.count("as written: it is traced anew with every step") == 1
 
 
+def test_a_window_that_ended_early_is_told_of_the_script_as_written(tmp_path: Path) -> None:
+    """Its rate may be that of a warm-up, and "unsteady" alone says that it had a trend."""
+
+    def outcome(config: Config) -> Outcome:
+        return replace(worlds.World().outcome(config), detail="the script ended before the window was complete")
+
+    notes = [event.text for event in of(Ran(worlds.plan(tmp_path, trials=2), outcome).events, Noted)]
+    told = "as written: the script ended before the window was complete: its rate is a rough one"
+    assert notes.count(told) == 1
+
+
 def test_events_come_in_order(tmp_path: Path) -> None:
     events = Ran(worlds.plan(tmp_path, trials=4), worlds.World().outcome).events
     kinds = [type(event) for event in events]
