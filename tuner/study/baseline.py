@@ -106,7 +106,7 @@ def _without_fault(study: StudyContext, baseline: Trial, failed: Outcome) -> Tri
     """The baseline, measured without what broke it, once that is seen to be autotune's.
 
     Raises ``UserScriptError`` or ``UntunableError`` where the fault isn't ours, ``OwnFaultError`` where nothing is left
-    to measure it by, and as ``StudyContext.execute``.
+    to measure it by, and as ``StudyContext.execute``, also where the script was edited meanwhile.
     """
     plan = study.plan
     study.store.requeue(baseline)
@@ -117,6 +117,7 @@ def _without_fault(study: StudyContext, baseline: Trial, failed: Outcome) -> Tri
         f" at most {seconds_text(longest_check_s(failed))} at a time"
     )
     verdict = Inquiry(request, failed, plan.folder / CHECKS, study.executor.check).verdict()
+    study.sources.check(failed.knowledge.module_hashes)  # another version tells nothing of the fault
     if verdict.whose is not Whose.OURS:
         raise blame_error(failed, verdict, trial_folder(plan.folder, 0) / LOG)
     keep_fault(plan.folder, failed, verdict)

@@ -13,7 +13,7 @@ from support import worlds
 from support.ran import Ran
 
 from tuner.errors import StudyMismatchError
-from tuner.model import Config, Outcome, Script
+from tuner.model import Config, Outcome, OutcomeKind, Script
 from tuner.study.plan import StudyPlan
 from tuner.study.sources import Sources
 
@@ -67,6 +67,24 @@ def test_no_trial_is_run_of_another_version(script: Path, name: str, at: int) ->
     again = resumed.runner.requests[0]
     assert again.folder.name == f"{at - 1:04d}", "the trial that it was edited in is run again"
     assert resumed.result.improved
+
+
+@pytest.mark.parametrize("at", [2, 3])
+def test_nobody_is_blamed_where_a_failing_script_was_mended_meanwhile(script: Path, at: int) -> None:
+    """It is run again to see whose fault its failure is: the version that runs isn't the one that failed."""
+    seen: list[int] = []
+
+    def outcome(config: Config) -> Outcome:
+        seen.append(1)
+        if len(seen) == at:
+            script.write_text("import net  # mended")
+        if "mended" in script.read_text():
+            return worlds.World().outcome(config)
+        failed = Outcome(OutcomeKind.USER_ERROR, "script-raised", "ValueError: no", traceback_text="ValueError: no")
+        return replace(failed, seconds=1.0)
+
+    with pytest.raises(StudyMismatchError, match=r"^edited while the study in .* ran: .*train.py$"):
+        Ran(plan(script), outcome)
 
 
 def test_a_module_that_is_made_anew_by_each_trial_is_no_edit(script: Path) -> None:
