@@ -314,3 +314,25 @@ def test_loaders_of_batches_that_differ_in_size_keep_them(
     told = "loaders with batches of 4 and 28 feed the training"
     assert facts["left_out"].get("batch_size", f"{told} together") == f"{told} together"
     assert [text for text in facts["remarks"] if told in text] == [f"{told}: samples are those of 28"] * left_out
+
+
+FUNCTIONAL = """
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+    model = torch.nn.Linear(8, 2)
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+    def loss_of(weights, x, y):
+        return torch.nn.functional.cross_entropy(torch.func.functional_call(model, weights, (x,)), y)
+    loader = DataLoader(TensorDataset(torch.randn(600, 8), torch.randint(0, 2, (600,))), batch_size=2)
+    for x, y in loader:
+        found = torch.func.grad(loss_of)(weights, x, y)
+        weights = {name: value - 0.1 * found[name] for name, value in weights.items()}
+"""
+
+
+def test_a_loop_whose_gradients_are_unseen_tells_of_its_batches(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    run = run_child(write_script(FUNCTIONAL))
+    assert [told["batches"] for told in run.of("unstepped")] == [128, 256]
+    assert not run.of("first_step")

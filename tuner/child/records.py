@@ -308,6 +308,16 @@ class KnobReport:
 
 
 @dataclass(frozen=True)
+class Unstepped:
+    """So many batches were given to the script, and no gradient of it was seen: told again whenever they are twice as
+    many.
+    """
+
+    kind: ClassVar[str] = "unstepped"
+    batches: int
+
+
+@dataclass(frozen=True)
 class Note:
     """A line for people: what was diverted, what could not be done."""
 
@@ -366,7 +376,7 @@ class Exit:
 Record = (
     Hello | FrameworkSeen | FirstStep | Block | TurnEnd | TrainingPause | Loss | Metric | FirstGradient | WeightChange
     | Memory | Compile | KnobReport | Note | Failure | Facts | WindowEnd | ScriptException | Exit | SwitchedTo
-    | LeftRotation | LoaderStarted | ConfigCompiled | DisturbedTurn | RankEnded
+    | LeftRotation | LoaderStarted | ConfigCompiled | DisturbedTurn | RankEnded | Unstepped
 )  # fmt: skip
 RECORDS: Mapping[str, type[Record]] = {record.kind: record for record in get_args(Record)}
 """By their names on the wire."""

@@ -23,6 +23,8 @@ from .call_sites import line_stack
 from .clock import StepClock
 from .records import hold_lines
 
+MANY_UNSTEPPED = 128
+"""Batches after which it is worth a word that none of them is seen to train: a power of two."""
 TRAINING_SHARE = 0.5
 """A source trains if it is fetched in so many of the gaps between gradients."""
 MOST_WAITS = 400
@@ -123,7 +125,8 @@ class TrainingSources(Generic[Source]):
 
     ``clock`` counts the samples of the primary source. ``known``: keys of those that trained in the baseline, empty
     where that isn't known. ``counts``: whether what is fetched counts at all; false while another framework trains.
-    ``on_counted`` is called with the primary source and the samples of its newest batch, whenever batches of it count.
+    ``on_counted`` is called with the primary source and the samples of its newest batch, whenever batches of it count;
+    ``on_unstepped`` with how many batches came without a gradient, from ``MANY_UNSTEPPED`` on with each doubling.
     """
 
     def __init__(
@@ -132,6 +135,7 @@ class TrainingSources(Generic[Source]):
         known: Collection[str],
         counts: Callable[[], bool],
         on_counted: Callable[[Source, int], None] = lambda source, samples: None,
+        on_unstepped: Callable[[int], None] = lambda batches: None,
     ) -> None:
         self.known = frozenset(known)
         self._known_by_lines = hold_lines(known)
@@ -152,7 +156,7 @@ class TrainingSources(Generic[Source]):
         self._lock = threading.RLock()
         self._clock = clock
         self._counts = counts
-        self._on_counted = on_counted
+        self._on_counted, self._on_unstepped = on_counted, on_unstepped
         self._sources: dict[str, Source] = {}
         self._gap: dict[str, Source] = {}
         self._held: dict[str, _Held] = {}
@@ -213,6 +217,9 @@ class TrainingSources(Generic[Source]):
             source.thread = threading.get_ident()
             self.batches += source.thread in self._threads
             source.count(samples, tokens)
+            doubled = self.batches >= MANY_UNSTEPPED and self.batches & (self.batches - 1) == 0
+            if doubled and not self.gaps and not self.feeds_itself:
+                self._on_unstepped(self.batches)
             start_s = source.start_ends(wait_s)
             if start_s is None:
                 source.waits.append(wait_s if took_s is None else took_s)

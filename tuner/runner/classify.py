@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tuner.analysis.measurement import all_of, knob_reports, last_of
-from tuner.child.records import Block, Exit, Failure, FirstStep, Hello, Record, ScriptException, WindowEnd
+from tuner.child.records import Block, Exit, Failure, FirstStep, Hello, Record, ScriptException, Unstepped, WindowEnd
 from tuner.model import Evidence, OutcomeKind
 
 Judgement = tuple[OutcomeKind, str, str]
@@ -32,6 +32,7 @@ class EndedBy(StrEnum):
     OUT_OF_TIME = "out-of-time"
 
 
+_TOO_LONG = (EndedBy.DEADLINE, EndedBy.NO_PROGRESS)
 _INFEASIBLE = OutcomeKind.INFEASIBLE
 DETAIL_LENGTH = 300
 HOST_OOM, MACHINE_FULL = "host-oom", "machine-full"
@@ -125,6 +126,10 @@ def _from_our_kill(traces: Traces) -> Judgement | None:
         return OutcomeKind.COMPLETE, "", one_line(why)
     if traces.ended_by not in kinds:
         return None
+    unstepped = last_of(traces.records, Unstepped)
+    if unstepped is not None and traces.ended_by in _TOO_LONG and last_of(traces.records, FirstStep) is None:
+        lasted, seen = traces.ended_detail.partition(":")[0], f"{unstepped.batches:,} batches or more were fetched"
+        return kinds[traces.ended_by], "no-step", f"{lasted}: {seen}, and no training step was seen"
     reason = HOST_OOM if traces.ended_by is EndedBy.MACHINE_FULL else traces.ended_by.value
     return kinds[traces.ended_by], reason, traces.ended_detail
 

@@ -54,6 +54,18 @@ def test_the_source_that_is_fetched_before_gradients_trains(trial: Trial) -> Non
     assert trial.counted == [("train", 8), ("train", 8)]
 
 
+def test_batches_that_nothing_is_trained_on_are_told_with_each_doubling() -> None:
+    trial, told = Trial(), list[int]()
+    trial.sources = TrainingSources(trial.clock, (), lambda: True, on_unstepped=told.append)
+    for _ in range(600):
+        trial.fetch("data")
+    assert told == [128, 256, 512]
+    trial.step("data")
+    for _ in range(600):
+        trial.fetch("data")
+    assert told == [128, 256, 512]
+
+
 def test_a_pass_over_all_data_before_training_counts_for_its_last_batch_only(trial: Trial) -> None:
     for _ in range(100):
         trial.fetch("statistics")

@@ -19,6 +19,7 @@ from tuner.child.records import (
     Phase,
     Record,
     ScriptException,
+    Unstepped,
     WindowEnd,
 )
 from tuner.model import OutcomeKind
@@ -348,6 +349,18 @@ def test_a_core_dump_flag_does_not_hide_the_signal() -> None:
 def test_no_step_is_the_scripts_without_a_config_and_the_configs_with_one(code: int, reason: str) -> None:
     assert judge(baseline=True, status=exited(code)) == (OutcomeKind.USER_ERROR, reason)
     assert judge(status=exited(code)) == (OutcomeKind.INFEASIBLE, reason)
+
+
+@pytest.mark.parametrize("ended", [EndedBy.DEADLINE, EndedBy.NO_PROGRESS])
+def test_a_loop_that_fetches_and_is_never_seen_to_train_is_told_so(ended: EndedBy) -> None:
+    """More time wouldn't help it: its gradients are ``torch.func``'s, say."""
+    detail = "not through after 45 s: still in its start-up"
+    fetched = [HELLO, Unstepped(128), Unstepped(2048)]
+    told = classify(Traces(fetched, True, ended_by=ended, ended_detail=detail))[1:]
+    seen = "2,048 batches or more were fetched, and no training step was seen"
+    assert told == ("no-step", f"not through after 45 s: {seen}")
+    stepped = classify(Traces([*fetched, STEP], True, ended_by=ended, ended_detail=detail))[1:]
+    assert stepped == (ended.value, detail)
 
 
 def test_a_child_that_never_spoke_is_our_fault() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..call_sites import frames, user_stack
 from ..patches import patch
-from ..records import ProbeSide
+from ..records import ProbeSide, Unstepped
 from ..session import Session
 from ..sources import DataSource, TrainingSources
 from . import FRAMEWORK
@@ -68,7 +68,7 @@ class IterationWatch:
         self.stands_aside = stands_aside
         self.sources: TrainingSources[DatasetSource] = TrainingSources(
             session.clock, session.request.knowledge.training_loaders, lambda: session.may_be_of(FRAMEWORK),
-            self._counted,
+            self._counted, lambda batches: session.recorder.emit(Unstepped(batches)),
         )  # fmt: skip
         self.largest = 0
         self.pipeline = ReadyWatch(tf)

@@ -14,7 +14,7 @@ from ..call_sites import inside_library, user_stack
 from ..counts import EpochUse
 from ..evidence import SetBy
 from ..patches import patch
-from ..records import ProbeSide, Value
+from ..records import ProbeSide, Unstepped, Value
 from ..session import Session
 from ..sources import TrainingSources
 from .batches import asked_for, is_on_device, is_pinned, leading_dimension, ready_rows, shows_one, tokens_of
@@ -48,7 +48,8 @@ class LoaderWatch:
         self.torch = torch
         known = session.request.knowledge.training_loaders
         self.sources: TrainingSources[Loader] = TrainingSources(
-            session.clock, known, lambda: session.may_be_of("torch")
+            session.clock, known, lambda: session.may_be_of("torch"),
+            on_unstepped=lambda batches: session.recorder.emit(Unstepped(batches)),
         )  # fmt: skip
         self._on_batch = on_batch
         self._copies = CopyWatch()
