@@ -90,21 +90,17 @@ class StepClock:
         self._stock_was_seen = False
         self._steps_are_short = False
         self._lead_in_ends: float | None = None
-        self._validating = False
+        self._validating = self._has_resumed = self._was_validated_on = self._may_train = False
         self._last_seen: dict[object, int] = {}
         self._set_apart: set[object] = set()
         self._may_have_resumed: float | None = None
-        self._has_resumed = False
         self._phase_started = self._block_started = clock()
-        self._phase_steps = 0
-        self._steps = 0
-        self._counted = Counted()
-        self._fetched = Counted()
+        self._steps = self._phase_steps = 0
+        self._counted, self._fetched = Counted(), Counted()
         self._fetched_lock = threading.Lock()
         self._carried_s = 0.0
         self._ready_at_start: float | None = None
         self._ready_at_resumption: float | None = None
-        self._was_validated_on = False
         self._last_activity = 0
         self._restarts = dict.fromkeys(MOST_RESTARTS, 0)
         self._blocks: list[tuple[float, float]] = []
@@ -157,10 +153,11 @@ class StepClock:
         """Whether a batch was fetched that no step has been taken on yet."""
         return self._fetched.samples > 0
 
-    def validation_begins(self, source: object = None) -> None:
+    def validation_begins(self, source: object = None, *, fetched: bool = False) -> None:
         """Something that isn't training runs from here on: the time until training resumes is set apart.
 
-        ``source`` is the module or loader that shows it; one that shows it with every step is part of the step.
+        ``source`` is the module or loader that shows it; one that shows it with every step is part of the step. Where
+        one batch is ``fetched``, and nothing else shows it, training resumes on that batch as well: another task's.
         """
         since = self.total_steps - self._last_seen.get(source, 0)
         self._last_seen[source] = self.total_steps
@@ -170,6 +167,7 @@ class StepClock:
             self._close_block(flagged=False)
             self._validating = True
             self._recorder.emit(TrainingPause(Pause.VALIDATION, begins=True))
+        self._may_train = fetched and not self._set_apart
         self._set_apart.add(source)
         self._was_validated_on = True
         self._may_have_resumed = None
@@ -181,7 +179,9 @@ class StepClock:
 
     def training_resumes(self) -> None:
         """Ends the stretch that ``validation_begins`` opened, as of the fetch of the batch that is trained on now."""
-        if self._validating:
+        if self._validating and self._may_train:
+            self.was_training()
+        elif self._validating:
             self._close_block(flagged=True, at=self._may_have_resumed)
             self._training_again()
             self._has_resumed = True
@@ -200,7 +200,7 @@ class StepClock:
         """One step ended, or ``count`` since the last time. Returns True when the window is complete."""
         is_first = not self.total_steps
         self.total_steps += count
-        if self._may_have_resumed is not None:
+        if self._may_have_resumed is not None or self._may_train:
             self.training_resumes()
         validated, self._has_resumed = self._has_resumed, False
         with self._fetched_lock:
@@ -270,7 +270,7 @@ class StepClock:
     def _training_again(self) -> None:
         if self._validating:
             self._recorder.emit(TrainingPause(Pause.VALIDATION, begins=False))
-        self._validating = False
+        self._validating = self._may_train = False
         self._may_have_resumed = None
         self._set_apart.clear()
 

@@ -193,7 +193,7 @@ class TrainingSources(Generic[Source]):
         if source is self.primary:
             self._clock.fetch_begins()
         elif (self.primary is not None or self.feeds_itself) and not self.is_training(source):
-            self._clock.validation_begins(source.key)
+            self._clock.validation_begins(source.key, fetched=True)
 
     def iteration_began(self, source: Source, wait_s: float) -> None:
         """An iterator was made, which took so many seconds: loaders start their workers there."""

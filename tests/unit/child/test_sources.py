@@ -18,8 +18,8 @@ ENDLESS = Window(block_s=1e9)
 class Trial:
     """A clock, and sources by name."""
 
-    def __init__(self, known: tuple[str, ...] = ()) -> None:
-        self.clock = StepClock(Log(), ENDLESS, clock=itertools.count().__next__)
+    def __init__(self, known: tuple[str, ...] = (), log: Log | None = None) -> None:
+        self.clock = StepClock(log or Log(), ENDLESS, clock=itertools.count().__next__)
         self.counted: list[tuple[str, int]] = []
         self.sources: TrainingSources[DataSource] = TrainingSources(
             self.clock, known, lambda: True, lambda source, samples: self.counted.append((source.key, samples))
@@ -122,6 +122,30 @@ def test_what_is_fetched_without_a_gradient_is_validation(trial: Trial) -> None:
     assert trial.clock.validating
     trial.step("train")
     assert not trial.clock.validating
+
+
+def test_a_batch_of_another_task_now_and_then_is_trained_on() -> None:
+    """Of its loader every eighth step takes one batch: no validation, and its time is the loop's."""
+    log = Log()
+    trial = Trial(log=log)
+    for number in range(64):
+        trial.step("train", *(["other task"] if number % 8 == 7 else []))
+    assert not trial.clock.validating
+    trial.clock.flush()
+    assert not any(told["flagged"] for told in log.of("block"))
+    assert sum(told["steps"] for told in log.of("block")) == 63, "all but the first, at whose end the clock starts"
+
+
+def test_several_batches_without_a_step_between_them_are_validation() -> None:
+    log = Log()
+    trial = Trial(log=log)
+    for _ in range(8):
+        trial.step("train")
+    for _ in range(2):
+        trial.fetch("test")
+    for _ in range(8):
+        trial.step("train")
+    assert [told["flagged"] for told in log.of("block")] == [False, True]
 
 
 def test_a_graph_that_feeds_itself_has_no_primary_source(trial: Trial) -> None:
