@@ -235,6 +235,8 @@ class TrainingSources(Generic[Source]):
                 held.newest = samples or held.newest
             elif source is self.primary:
                 self._count(source, _Held(samples, tokens, wait_s, start_s, samples))
+            elif source.thread in self._threads and not self._clock.validating:
+                self._clock.add_samples(0.0, wait_s)  # the loop waits for each that feeds it
 
     @property
     def is_fed_here(self) -> bool:

@@ -106,6 +106,16 @@ def test_sources_that_are_fetched_in_every_gap_train_together(trial: Trial) -> N
     assert trial.clock.total_samples == 5 * 8, "the samples of one of them are those of the step"
 
 
+def test_the_loop_waits_for_each_source_that_feeds_it() -> None:
+    log = Log()
+    trial = Trial(log=log)
+    for _ in range(5):
+        trial.step("labelled", "unlabelled")
+    trial.clock.flush()
+    (told,) = log.of("block")
+    assert (told["steps"], told["samples"], told["wait_s"]) == (4, 32.0, 4.0), "of 0.5 s each, for two sources"
+
+
 def test_another_source_takes_over_once_it_fed_more_gradients(trial: Trial) -> None:
     for _ in range(3):
         trial.step("search for a rate")

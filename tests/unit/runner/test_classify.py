@@ -355,7 +355,7 @@ def test_no_step_is_the_scripts_without_a_config_and_the_configs_with_one(code: 
 def test_a_loop_that_fetches_and_is_never_seen_to_train_is_told_so(ended: EndedBy) -> None:
     """More time wouldn't help it: its gradients are ``torch.func``'s, say."""
     detail = "not through after 45 s: still in its start-up"
-    fetched = [HELLO, Unstepped(128), Unstepped(2048)]
+    fetched: list[Record] = [HELLO, Unstepped(128), Unstepped(2048)]
     told = classify(Traces(fetched, True, ended_by=ended, ended_detail=detail))[1:]
     seen = "2,048 batches or more were fetched, and no training step was seen"
     assert told == ("no-step", f"not through after 45 s: {seen}")
