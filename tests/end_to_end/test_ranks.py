@@ -11,6 +11,7 @@ from support.rank_scripts import UNENDING, ddp, run_ranks
 
 from tuner.child.records import Block, Facts, WindowEnd
 from tuner.child.torch.parts import KEEPS
+from tuner.child.torch.ranks import EXCHANGE_NOTHING
 from tuner.knowledge import Knowledge
 from tuner.model import Evidence, Outcome, OutcomeKind
 from tuner.storage.folder import RECORDS
@@ -63,6 +64,10 @@ def test_each_rank_observes_its_knobs(straggling: tuple[Outcome, Path]) -> None:
 
 def test_what_a_model_computes_may_be_turned(straggling: tuple[Outcome, Path]) -> None:
     assert not {"compile", "grad_accumulation", "checkpointing"} & {*straggling[0].knowledge.left_out}
+
+
+def test_ranks_that_exchange_gradients_are_not_said_to_exchange_nothing(straggling: tuple[Outcome, Path]) -> None:
+    assert not [remark for remark in straggling[0].knowledge.remarks if EXCHANGE_NOTHING in remark]
 
 
 @pytest.mark.slow  # tests/differential/test_ddp_knobs.py shows what they train
@@ -139,6 +144,14 @@ def test_ranks_that_train_apart_are_refused(tmp_path: Path) -> None:
     """
     outcome = run_ranks(tmp_path, textwrap.dedent(source))
     assert outcome.reason == "unsupported" and "it makes no process group" in outcome.detail
+
+
+def test_ranks_that_exchange_nothing_are_told(tmp_path: Path) -> None:
+    """They have joined a group, for what is no training: some scripts wrap their model on a card only."""
+    apart = ddp(step=SLOW).replace("DistributedDataParallel(torch.nn.Sequential", "(torch.nn.Sequential")
+    outcome = run_ranks(tmp_path, apart)
+    assert outcome.complete, outcome.detail
+    assert [remark for remark in outcome.knowledge.remarks if EXCHANGE_NOTHING in remark]
 
 
 @pytest.mark.slow

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import ModuleType
 
 from ..session import Session
 from .parts import KNOB as ACCUMULATION
 
 NOT_TRIED = "not tried yet in several ranks"
+EXCHANGE_NOTHING = "its ranks exchange nothing by torch.distributed"
+_FEWEST_STEPS = 8
+"""In fewer of them ranks that average their models once in a while may have exchanged nothing."""
 
 
 class RanksWatch:
@@ -17,12 +21,31 @@ class RanksWatch:
         self.session = session
         self.torch = torch
         self._size = 0
+        self._exchanged: dict[str, int] | None = None
+        """How often each group had exchanged something when the first block ended; None where that isn't known."""
+        self._since = self._alone = 0
+        """The steps that had been taken by then, and those by the last look at which nothing had been exchanged."""
 
     def block_ended(self) -> None:
-        """Looks whether the ranks are joined: a script leaves its group when it ends."""
+        """Looks whether the ranks are joined: a script leaves its group when it ends. And whether they exchange."""
         distributed = self.torch.distributed
-        if self.session.ranks > 1 and not self._size and distributed.is_available() and distributed.is_initialized():
-            self._size = int(distributed.get_world_size())
+        if self.session.ranks == 1 or not distributed.is_available() or not distributed.is_initialized():
+            return
+        self._size = self._size or int(distributed.get_world_size())
+        steps, exchanged = self.session.clock.total_steps, self._counts()
+        if not self._since:
+            self._since, self._exchanged = steps, exchanged
+        elif exchanged is not None and exchanged == self._exchanged:
+            self._alone = steps
+        else:
+            self._exchanged = None
+
+    def _counts(self) -> dict[str, int] | None:
+        """How often each group has exchanged something; None where one doesn't count that."""
+        with suppress(Exception):  # no part of its interface
+            groups = self.torch.distributed.distributed_c10d._world.pg_names
+            return {name: int(group._get_sequence_number_for_group()) for group, name in groups.items()}
+        return None
 
     def observe(self) -> None:
         """Fails ranks that train apart, each a model of its own; leaves out a trainer's accumulation."""
@@ -37,6 +60,11 @@ class RanksWatch:
                 "unsupported",
                 f"the script doesn't train in {session.ranks} ranks together: {group}"
                 " (torch.distributed.init_process_group)",
+            )
+        if self._exchanged is not None and self._alone - self._since >= _FEWEST_STEPS:
+            session.facts.remark(
+                f"{EXCHANGE_NOTHING} in {self._alone - self._since} steps: each trains a model of its own, unless they"
+                " meet by other means or more rarely"
             )
         # A trainer that accumulates has several backwards to a step, each of which may exchange gradients.
         if ACCUMULATION in session.knobs.trainer_options:
