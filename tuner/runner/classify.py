@@ -221,8 +221,13 @@ FRAME = '  File "'
 """A frame of a traceback begins so."""
 
 
+_RANK = re.compile(r"^\[rank\d+\]: ", re.MULTILINE)
+"""Of each line of a traceback, once ``torch.distributed.init_process_group`` was called."""
+
+
 def traceback_in(log: str) -> str:
     """The last traceback that Python printed into a log, with what follows it; "" where there is none."""
+    log = _RANK.sub("", log)
     at = log.rfind(f"\n{_TRACEBACK}")
     if at >= 0 or log.startswith(_TRACEBACK):
         return log[at + 1 :]

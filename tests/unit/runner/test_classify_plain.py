@@ -57,6 +57,14 @@ def test_the_last_traceback_of_a_log_is_found() -> None:
     assert raised_line(traceback_in(PLAIN_LOG * 2)) == "DataError: none: here"
 
 
+def test_a_traceback_of_a_rank_is_one_as_any_other() -> None:
+    """PyTorch's hook writes the rank before each line."""
+    of_rank = "".join(f"[rank1]: {line}" for line in PLAIN_LOG.splitlines(keepends=True))
+    assert traceback_in(of_rank) == traceback_in(PLAIN_LOG)
+    ended = Traces([], baseline=True, status=exited(1), log=of_rank)
+    assert classify_plain(ended) == classify_plain(replace(ended, log=PLAIN_LOG))
+
+
 def test_plain_python_that_lacked_memory_is_told_by_who_took_it() -> None:
     full, own = (OutcomeKind.INFRASTRUCTURE, "machine-full"), (OutcomeKind.INFEASIBLE, "host-oom")
     ended = Traces([], baseline=True, status=None, ended_by=EndedBy.MACHINE_FULL, others_took=OTHERS)
