@@ -222,6 +222,21 @@ def test_data_that_change_while_they_are_read_stay_in_the_training_process(begin
     assert left_out(begin, told, learn)["num_workers"].startswith("dataset.x changes")
 
 
+def test_what_a_trainer_counts_is_nothing_that_a_batch_is_made_of(begin: Begin) -> None:
+    """As in accelerate's own examples: how they pad depends on the trainer's precision."""
+    import accelerate
+
+    accelerator = accelerate.Accelerator(cpu=True)
+
+    def collate(rows: list[Any]) -> Any:
+        return torch.utils.data.default_collate(rows) if accelerator.mixed_precision == "no" else rows
+
+    def learn() -> None:
+        accelerator.step += 1
+
+    assert left_out(begin, Rows(), learn, collate_fn=collate) == {}
+
+
 def test_what_a_script_changes_between_epochs_is_no_change_by_reading(begin: Begin) -> None:
     dataset, read = Rows(), 0
 

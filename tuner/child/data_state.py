@@ -26,6 +26,8 @@ FIRST_LOOK, LATER_LOOKS = 3, (8, 16, 64, 256)
 ITERATIONS_READ = 3
 """So many iterations are looked at, each for some milliseconds in all: the rate of the others is what is measured."""
 _PLAIN = (type(None), bool, int, float, complex, str)
+_TRAINERS = {"accelerate": "Accelerator", "lightning": "Fabric", "lightning_fabric": "Fabric"}
+"""Package → the class of what trains: a function that makes batches may ask it for what never changes."""
 
 
 class StateWatch:
@@ -114,9 +116,14 @@ def _parts(value: Any) -> Iterator[tuple[str, object]]:
     if isinstance(value, FunctionType):
         names, cells = value.__code__.co_freevars, value.__closure__ or ()
         return ((f".{name}", _content(cell)) for name, cell in zip(names, cells, strict=True))
-    if isinstance(value, (type, ModuleType)) or not hasattr(value, "__dict__"):
+    if isinstance(value, (type, ModuleType)) or not hasattr(value, "__dict__") or _is_trainer(value):
         return iter(())
     return ((f".{name}", item) for name, item in list(vars(value).items()))
+
+
+def _is_trainer(value: object) -> bool:
+    """Whether it holds the models, the optimizers and the schedules that are trained, and counts their steps."""
+    return any(_TRAINERS.get(kind.__module__.partition(".")[0]) == kind.__name__ for kind in type(value).__mro__)
 
 
 def _content(cell: Any) -> object:
