@@ -185,7 +185,9 @@ def _from_end(traces: Traces) -> Judgement:
         detail = one_line(f"the script ended with status {code}: {last_line(traces.log)}")
         return ours, "script-failed", detail
     if last_of(traces.records, FirstStep) is None:
-        return ours, "no-step", "the script ended without a training step that could be seen"
+        last = last_line(traces.log)
+        detail = "the script ended without a training step that could be seen"
+        return ours, "no-step", one_line(f"{detail}; it printed last: {last}" if last else detail)
     blocks = sum(1 for block in all_of(traces.records, Block) if not block.flagged)
     if traces.measurable if traces.measurable is not None else blocks >= MIN_BLOCKS:
         why = traces.window.why if traces.window is not None else ""
