@@ -145,6 +145,20 @@ def test_several_ranks_that_wait_for_each_other_by_turns_only_are_not_to_blame(t
     assert runner.ran == 6
 
 
+def test_ranks_that_come_apart_as_the_time_ends_are_unfinished_and_not_run_alone(tmp_path: Path) -> None:
+    """There is no time for it, and what the other one was measured to be stays: nothing is either's own doing."""
+    late = Outcome(OutcomeKind.UNFINISHED, "late", "the time for searching is used up")
+    runner = ByTurnsInTurn(worlds.infeasible(RANKS_APART), late, worlds.measured(500))
+    executor = TrialExecutor(worlds.plan(tmp_path, ranks=2), runner, stop=threading.Event(), note=lambda text: None)
+    executor.obstacle = ""
+    trials = [Trial(number, Phase.FINALS, Config({"workers": number}), round=1) for number in (1, 2, 3)]
+    outcomes = executor.execute_round(
+        trials, Knowledge(), Window(), time_for=lambda seconds: True, together=True
+    )  # fmt: skip
+    assert [outcome.kind for outcome in outcomes] == [OutcomeKind.UNFINISHED] * 2 + [OutcomeKind.COMPLETE]
+    assert runner.ran == 3 and not executor.obstacle
+
+
 def test_a_killed_rotation_keeps_what_it_has_measured(tmp_path: Path) -> None:
     """Trials of its configs decide. One that has measured nothing is run again."""
     measured = replace(KILLED[0], rotation=(Rotated(Config(workers=4), Ratio(1.2, 1.1, 1.3), 5),))
