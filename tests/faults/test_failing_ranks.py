@@ -192,7 +192,7 @@ def test_a_hang_in_a_collective_ends_and_says_how_far_each_rank_had_come(run: Ru
     blocks(1)
     time.sleep(600)
     """.replace("ROOT", repr(str(ROOT)))
-    outcome = run(body, no_progress_s=1.0, trial_timeout_s=6.0)
+    outcome = run(body, no_progress_s=3.0, trial_timeout_s=10.0)
     assert outcome.kind in (OutcomeKind.TIMED_OUT, OutcomeKind.NO_PROGRESS)
     assert "steps by then: 7 in rank 0, 8 in rank 1" in outcome.detail
 
