@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from search_spaces import batches, memory, prefetch, processors, ranks
+from search_spaces import batches, memory, prefetch, processors, ranks, uploads
 from tuner.knowledge import Knowledge
 from tuner.model import Value
 from tuner.space import Knob, Known, SearchSpace
@@ -59,7 +59,6 @@ def _is_at_odds(complete: Mapping[str, Value], knowledge: Knowledge) -> bool:
 
 CUDA = frozenset({"cuda"})
 CPU_AND_CUDA = frozenset({"cpu", "cuda"})
-XLA = frozenset({"tpu", "xla"})
 
 SPACE = SearchSpace(
     name="torch",
@@ -82,7 +81,7 @@ SPACE = SearchSpace(
         memory.ALLOCATOR,
         Knob(
             "precision", _precisions, "number format of matrix products",
-            tier=2, devices=CPU_AND_CUDA | XLA, switchable=True, value_type=str,
+            tier=2, devices=CPU_AND_CUDA | uploads.XLA, switchable=True, value_type=str,
             unlikely=processors.emulated,
             tier_reason="Products are rounded to another format, so it is screened.",
         ),
@@ -124,6 +123,7 @@ SPACE = SearchSpace(
             tier_reason="The same convolution in the same precision; left out where the script asks for determinism.",
         ),
         *ranks.KNOBS,
+        *uploads.KNOBS,
         Knob(
             "checkpointing", lambda known: [True, False], "repeated blocks are computed again in the backward",
             tier=2, devices=CPU_AND_CUDA, value_type=bool, spares_memory=True,

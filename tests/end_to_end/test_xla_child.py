@@ -6,35 +6,17 @@ They run in the environment of `make test-xla`. Nothing here was ever run on a T
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.rates import measured
+from support.xla import on_the_processor, seen_by, trained
 
+__all__ = ["on_the_processor", "trained"]
 pytestmark = pytest.mark.xla
 Run = Callable[..., Any]
-Write = Callable[..., Path]
 
-HEAD = """
-    import sys, time, torch, torch.nn as nn, torch.nn.functional as F
-    from torch.utils.data import DataLoader, Dataset, TensorDataset
-    import torch_xla, torch_xla.core.xla_model as xm, torch_xla.distributed.parallel_loader as pl
-    import torch_xla.debug.metrics as met, torch_xla.distributed.xla_multiprocessing as xmp, torch_xla.utils.utils as xu
-    DATA = TensorDataset(torch.randn(800, 32), torch.randint(0, 4, (800,)))
-    def make(width=64):
-        torch.manual_seed(0)
-        net = nn.Sequential(nn.Linear(32, width), nn.ReLU(), nn.Linear(width, 4)).to(torch_xla.device())
-        return net, torch.optim.SGD(net.parameters(), lr=0.01)
-    seen = 0
-    def count(batch):
-        # What the script itself has trained on, and when.
-        global seen
-        seen += len(batch)
-        print("SEEN", time.monotonic(), seen, flush=True)
-"""
 LOOPS = {
     "MpDeviceLoader and optimizer_step": """
         net, optimizer = make()
@@ -120,33 +102,16 @@ LOOPS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the device kind has it for a trial."""
-    monkeypatch.setenv("PJRT_DEVICE", "CPU")
-    monkeypatch.setenv("CPU_NUM_DEVICES", "1")
+NO_OPTION = {
+    "a plain loader and mark_step": "no ParallelLoader or MpDeviceLoader",
+    "a compiled step on made-up samples": "the script itself gives the device each graph",
+}
 
 
-@pytest.fixture
-def trained(run_child: Run, write_script: Write) -> Run:
-    """Runs a loop as the script as written, or with a config."""
-
-    def run(loop: str, config: dict[str, Any] | None = None, **more: Any) -> Any:
-        text = textwrap.dedent(HEAD) + textwrap.dedent(loop)
-        return run_child(write_script(text), config, device="xla", **more)
-
-    return run
-
-
-def seen_by(ran: Any) -> list[tuple[float, int]]:
-    """When the script had trained on how many samples, by its own count."""
-    return [(float(at), int(samples)) for at, samples in re.findall(r"^SEEN (\S+) (\d+)$", ran.output, re.MULTILINE)]
-
-
-@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+@pytest.mark.parametrize("loop", LOOPS)
 def test_samples_are_those_that_the_script_counts(trained: Run, loop: str) -> None:
     """Between the first and the last of its blocks, to within the step at either end."""
-    ran = trained(loop, window={"min_s": 1.0, "max_s": 1.0})
+    ran = trained(LOOPS[loop], window={"min_s": 1.0, "max_s": 1.0})
     assert ran.of("window")[0]["complete"], ran.output
     assert ran.facts["unit"] == "samples"
     blocks = [block for block in ran.of("block") if block["steps"]]
@@ -154,6 +119,7 @@ def test_samples_are_those_that_the_script_counts(trained: Run, loop: str) -> No
     own = [samples for at, samples in seen_by(ran) if begins <= at <= ends]
     assert sum(block["samples"] for block in blocks) == pytest.approx(own[-1] - own[0], rel=0.02, abs=64)
     assert measured(ran).rate > 0
+    assert ran.facts["left_out"].get("batches_per_execution", "").startswith(NO_OPTION.get(loop, ""))
 
 
 def test_a_step_ends_with_its_graph_whatever_number_of_updates_it_holds(trained: Run) -> None:
@@ -182,20 +148,28 @@ GRAPHS = """
 """
 
 
-@pytest.mark.parametrize("config", [{}, {"precision": "bf16"}, {"batch_size": 32}], ids=str)
+OPTIONS = {"loader_prefetch_size": 32, "device_prefetch_size": 4, "host_to_device_transfer_threads": 2}
+
+
+@pytest.mark.parametrize(
+    "config", [{}, {"precision": "bf16"}, {"batch_size": 32}, OPTIONS, {"batches_per_execution": 5}], ids=str
+)
 def test_in_the_steady_state_no_hook_and_no_knob_adds_a_graph(trained: Run, config: dict[str, Any]) -> None:
-    """200 steps are 200 graphs, none of them new; values are read once in a block at most."""
+    """200 steps are 200 graphs, or a fifth of them, none of them new; values are read once in a block at most."""
     window = {"min_s": 60.0, "max_s": 60.0}
     ran = trained(GRAPHS, config, window=window, knowledge={"training_loaders": ["train.py:27#0"]} if config else {})
     told = re.findall(r"^GRAPHS (\d+) (\d+) (\d+)$", ran.output, re.MULTILINE)
     assert len(told) == 2, ran.output
     first, last = [[*map(int, counts)] for counts in told]
     assert last[0] == first[0], "compiled"
-    assert last[1] - first[1] == 200, "executed"
+    # Of several batches an epoch's first graph has one fewer, and its last one, an 11th, what is left over.
+    assert last[1] - first[1] == (44 if "batches_per_execution" in config else 200), "executed"
     assert last[2] - first[2] <= len(ran.of("block")), "read on the host"
-    if config:
-        [knob] = config
+    for knob in config:
         assert ran.evidence(knob) == "verified", ran.of("knob")
+    if not config:
+        written = {"loader_prefetch_size": 16, "device_prefetch_size": 8, "host_to_device_transfer_threads": 1}
+        assert ran.facts["as_written"].items() >= {**written, "batches_per_execution": 1}.items()
 
 
 SLOW = """

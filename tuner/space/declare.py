@@ -54,6 +54,7 @@ class Knob:
     ``switchable``: the framework's adapter can turn it between two steps of a script that runs; see ``rotation``.
     ``unlikely`` gives the reason why none of its values is likely to help here, or "": the walk tries it behind others.
     ``for_ranks``: it means something only where several ranks train one model; in one process nobody is told of it.
+    ``silent_elsewhere``: nor is anybody told of this one on other kinds of device than its own.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Knob:
     spares_memory: bool = False
     unlikely: Callable[[Known], str] | None = None
     for_ranks: bool = False
+    silent_elsewhere: bool = False
 
     @property
     def waits_at_times(self) -> bool:

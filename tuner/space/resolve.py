@@ -205,7 +205,7 @@ def resolve(
         if knob.name not in pinned and (knob.name in unwanted or (wanted and knob.name not in wanted)):
             left_out[knob.name] = LeftOut("not selected", unselected=True)
             continue
-        if knob.for_ranks and known.ranks == 1 and knob.name not in {*wanted, *pinned}:
+        if _is_silent(knob, known) and knob.name not in {*wanted, *pinned}:
             continue
         reason = _reason_to_leave_out(knob, known, pinned)
         if reason:
@@ -336,6 +336,12 @@ def _check_word(knob: Knob, value: Value, known: Known) -> None:
     if value not in offered:
         words = ", ".join(dict.fromkeys(str(word) for word in offered))
         raise UsageError(f"{knob.name}={value}: that is none of its values here", hint=f"they are: {words}")
+
+
+def _is_silent(knob: Knob, known: Known) -> bool:
+    """Whether it means nothing here, and nobody is told of it."""
+    elsewhere = knob.devices is not None and known.device.kind not in knob.devices
+    return (knob.for_ranks and known.ranks == 1) or (knob.silent_elsewhere and elsewhere)
 
 
 def _reason_to_leave_out(knob: Knob, known: Known, pinned: Mapping[str, Value]) -> str:

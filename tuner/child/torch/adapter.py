@@ -10,7 +10,7 @@ from types import ModuleType
 from ..adapter import Adapter, Library
 from ..session import Session
 from ..watch import Watch
-from . import applied, attention, compiler, trackers, trainers, xla, xla_loaders
+from . import applied, attention, compiler, trackers, trainers, xla
 from .evidence import Observation
 from .files import divert_torch
 from .modules import ROUNDINGS
@@ -40,7 +40,7 @@ class TorchAdapter(Adapter):
             "torch": Library(self.install, is_framework=True, oldest=OLDEST, seed=seed, divert=divert_torch),
             xla.LIBRARY: Library(self._install_xla),
             **self._watched(
-                Watch.LOADER, {STATEFUL: self._install_stateful, xla_loaders.LIBRARY: self._install_xla_loaders}
+                Watch.LOADER, {STATEFUL: self._install_stateful, xla.LOADERS: self._install_xla_loaders}
             ),
             **self._watched(Watch.MODULES, {"torch._dynamo.callback": compiler.watch_compilation}),
             **self._watched(Watch.TRAINERS, trainers.TRAINERS),

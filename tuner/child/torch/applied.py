@@ -19,6 +19,7 @@ from .modules import EXACT, NOT_ROUNDED, ROUNDINGS
 from .optimizers import implementations
 from .types import Optimizer, Result
 from .watches import TorchWatches
+from .xla_options import KNOBS as XLA_KNOBS
 
 NO_LOADER = "no DataLoader was made"
 OTHER_LOADERS = "the DataLoader that trained in the study isn't made any more"
@@ -146,6 +147,7 @@ class AppliedKnobs:
         looks: dict[str, Callable[[], Effect]] = {
             **{knob: partial(self._loader, knob) for knob in LOADER_KNOBS},
             **{knob: partial(self.watches.ddp.effect, knob) for knob in DDP_KNOBS},
+            **{knob: partial(self.watches.xla_loaders.options.effect, knob) for knob in XLA_KNOBS},
             "batch_size": self._batch_size,
             "precision": self._precision,
             "compile": self._compile,

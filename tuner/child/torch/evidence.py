@@ -20,6 +20,7 @@ DATA_CHANGE = (
     "the script trains in turn on loaders that it makes at one place, and none of them stands for the others"
 )
 FEWEST_IN_TURN = 2
+ONE_GRAPH = "XLA compiles the step as one graph, which parts of its batch would only make longer"
 UNREACHED = "fewer than 90% of the backwards follow a call of a torch module"
 
 
@@ -103,6 +104,8 @@ class Observation:
         self._written_modules()
         self._written_steps()
         self.watches.ddp.written()
+        if self.session.device.torch_type == "xla":
+            self.watches.xla_loaders.options.written()
         steps.trajectory.observe()
 
     def _data_change(self) -> bool:
@@ -196,7 +199,7 @@ class Observation:
         elif not self._reached():
             facts.left_out[ACCUMULATION] = "the training loss doesn't come out of a call of a torch module"
         elif self.session.device.torch_type == "xla":
-            facts.left_out[ACCUMULATION] = "nobody has tried to compute a batch in parts within one graph of XLA's"
+            facts.left_out[ACCUMULATION] = ONE_GRAPH
         elif self.modules.parts.obstacle():
             facts.left_out[ACCUMULATION] = self.modules.parts.obstacle()
         offered = frozenset.intersection(*(x.offered for x in steps.stepped)) if steps.stepped else frozenset()
@@ -217,6 +220,7 @@ class Observation:
         self._module_evidence()
         self._step_evidence()
         self.watches.ddp.report()
+        self.watches.xla_loaders.options.report()
         self.steps.rates.observe()
         if self.sources.primary is None:
             self.watches.own_batches.observe()

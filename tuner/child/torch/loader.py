@@ -189,6 +189,13 @@ class LoaderWatch:
                     return entry
         return made_here[-1] if len(made_here) >= MOST_AT_PLACE else None
 
+    def entry_of(self, loader: object) -> Loader | None:
+        """What is known of a loader that was made here; None of anything else."""
+        try:
+            return self._of_object.get(loader)  # type: ignore[call-overload, no-any-return]  # whatever it is
+        except TypeError:
+            return None  # nothing can refer to it weakly
+
     def _is_training(self, entry: Loader, given: Arguments) -> bool:
         if self.sources.known:
             return entry.key in self.sources.known

@@ -47,6 +47,7 @@ class TorchWatches:
         self.steps.batches = lambda: self.loaders.sources.batches
         self.xla = XlaWatch(session, self.steps)
         self.xla_loaders = XlaLoaderWatch(session, torch, self.loaders)
+        self.xla.given = self.xla_loaders.options.graph_given
         self.ranks = RanksWatch(session, torch)
         self.ddp = DdpWatch(session, torch)
         self.resumes = ResumeWatch(session, torch, self.steps.rates)

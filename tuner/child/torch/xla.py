@@ -21,6 +21,7 @@ from .steps import StepWatch
 from .types import Optimizer, Result
 
 LIBRARY = "torch_xla"
+LOADERS = "torch_xla.distributed.parallel_loader"
 LONGEST_GRAPH = 64
 """A script that has taken so many steps without a sync never calls it."""
 FEW = 0.5
@@ -39,6 +40,8 @@ class XlaWatch:
         self.session = session
         self.steps = steps
         self.own_reads = 0
+        self.given: Callable[[bool], None] = lambda by_loader: None
+        """Is told of every graph that is given to the device, and whether a loader of torch_xla's gave it."""
         self._library: Any = None
         self._pending = 0
         self._syncs = 0
@@ -95,10 +98,12 @@ class XlaWatch:
             if self._inside or not self.session.here:
                 return original(*args, **kwargs)
             self._inside = True
+            by_loader = sys._getframe(1).f_globals.get("__name__") == LOADERS
             try:
                 result = original(*args, **kwargs)
             finally:
                 self._inside = False
+            self.given(by_loader)
             if self._pending:
                 self._steps_end()
             return result

@@ -6,6 +6,7 @@ lies ready is what they have fetched and the loop hasn't.
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 import weakref
@@ -21,8 +22,8 @@ from ..session import Session
 from .batches import leading_dimension
 from .loader import LoaderWatch
 from .loader_places import LOADER_KNOBS, Loader
+from .xla_options import Options, XlaOptions
 
-LIBRARY = "torch_xla.distributed.parallel_loader"
 NO_LOADER = "the loader is none of PyTorch's"
 
 
@@ -37,10 +38,11 @@ class _Batch(NamedTuple):
 class _Feed:
     """One ParallelLoader. ``batches``: fetched by its thread and not given to the loop. ``anew``: makes one like it."""
 
-    def __init__(self, stack: str, anew: Callable[[], Any], capacity: int) -> None:
+    def __init__(self, stack: str, anew: Callable[[], Any], capacity: int, options: Options) -> None:
         self.stack = stack
         self.anew = anew
         self.capacity = capacity
+        self.options = options
         self.batches: deque[_Batch] = deque()
         self.source: Loader | None = None
 
@@ -57,14 +59,16 @@ class XlaLoaderWatch:
         self.torch = torch
         self.loaders = loaders
         self.sources = loaders.sources
+        self.options = XlaOptions(session, loaders)
         self._feeds: weakref.WeakKeyDictionary[Any, _Feed] = weakref.WeakKeyDictionary()
         self._newest: _Feed | None = None
         self._waited_s = 0.0
 
     def install(self, module: ModuleType) -> None:
-        """Patches what is needed to count; nothing where nothing is measured."""
-        if self.session.measuring:
+        """Patches what is needed to count, and the making alone where nothing is measured and a knob asks for it."""
+        if self.session.measuring or self.options.wanted:
             patch(module.ParallelLoader, "__init__", self._init)
+        if self.session.measuring:
             patch(module.ParallelLoader, "_loader_worker", self._fetching)
             patch(module.ParallelLoader, "next_item", self._next_item)
 
@@ -88,13 +92,23 @@ class XlaLoaderWatch:
         return waited_s
 
     def _init(self, original: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(original)
+
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
-            if self.session.here:
-                sizes = kwargs.get("loader_prefetch_size", 16), kwargs.get("device_prefetch_size", 8)
-                made = self._feeds[loader] = _Feed(user_stack(), lambda: type(loader)(*args, **kwargs), sum(sizes))
-                if self._newest is not None and self._newest.stack == made.stack:
-                    self._newest = made  # the next epoch's: it fetches from now on
-            original(loader, *args, **kwargs)
+            if not self.session.here:
+                original(loader, *args, **kwargs)
+                return
+            stack = user_stack()
+            try:
+                options, named = self.options.given(signature, loader, args, kwargs, stack)
+            except TypeError:
+                original(loader, *args, **kwargs)  # raises the script's own TypeError
+                return
+            capacity = named.get("loader_prefetch_size", 0) + named.get("device_prefetch_size", 0)
+            made = self._feeds[loader] = _Feed(stack, lambda: type(loader)(*args, **kwargs), capacity, options)
+            if self._newest is not None and self._newest.stack == made.stack:
+                self._newest = made  # the next epoch's: it fetches from now on
+            original(loader, **named)
 
         return __init__
 
@@ -130,6 +144,8 @@ class XlaLoaderWatch:
                 if fetched.source is self.sources.primary and not fetched.source.is_beginning:
                     self._waited_s, wait_s = self._waited_s + wait_s, 0.0
                 self.sources.fetched(fetched.source, fetched.samples, wait_s, fetched.tokens)
+                if self.sources.is_training(fetched.source):
+                    self.options.gave(feed.options, loader)
             return item
 
         return next_item
