@@ -44,7 +44,7 @@ def _precisions(known: Known) -> Sequence[Value]:
 
 def _strategies(known: Known) -> Sequence[Value]:
     """A trial has one device: what mirrors is only in its way, and the others differ in how data reach the device."""
-    return {"cuda": ["default", "one_device"], "tpu": ["default", "tpu"]}.get(known.device.kind, ["default"])
+    return ["default", "one_device"] if known.device.kind == "cuda" else ["default"]
 
 
 def _prefetches(known: Known) -> Sequence[Value]:

@@ -25,6 +25,7 @@ class Device:
     ``torch_optimizer_default``: the implementation of an optimizer's update that PyTorch takes there by itself; ""
     where that is the plain loop. ``torch_rounded``: the value of the knob "precision" for products of float32 that are
     rounded on the way. ``tensorflow_place``: where TensorFlow puts what is to run on it.
+    ``tensorflow_strategy``: the knob value of "strategy" without which TensorFlow leaves it idle; "" for none.
     ``asynchronous``: whether it works behind the script's back, which runs ahead of it until it is waited for.
     ``xla_runs_in_threads``: whether what XLA has compiled for it runs in threads of this process, so that their time
     shows that it ran.
@@ -35,6 +36,7 @@ class Device:
     torch_optimizer_default: ClassVar[str] = ""
     torch_rounded: ClassVar[str] = "tf32"
     tensorflow_place: ClassVar[str] = "/CPU:0"
+    tensorflow_strategy: ClassVar[str] = ""
     asynchronous: ClassVar[bool] = False
     xla_runs_in_threads: ClassVar[bool] = False
 

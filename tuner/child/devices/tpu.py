@@ -13,6 +13,7 @@ class TpuDevice(Pjrt):
     """bf16 is its own format; fp16 isn't computed in."""
 
     kind = "tpu"
+    tensorflow_strategy = "tpu"
 
     def torch_memory(self, torch: ModuleType, used_by_others: int) -> Memory | None:
         """Of the first chip, the only one that the process sees; a peak where the runtime counts one."""
@@ -22,6 +23,9 @@ class TpuDevice(Pjrt):
         told = module._XLAC._xla_memory_info(str(module.device()))
         peak = int(told.get("peak_bytes_used") or told["bytes_used"])
         return Memory(reserved=peak, allocated=peak, total=int(told["bytes_limit"]))
+
+    def tensorflow_missing(self, tf: ModuleType) -> str:
+        return "" if tf.config.list_logical_devices("TPU") else "TensorFlow uses no TPU here: the steps ran elsewhere"
 
     def jax_missing(self, jax: ModuleType) -> str:
         return "" if jax.default_backend() == "tpu" else "JAX sees no TPU here: the steps ran elsewhere"

@@ -134,6 +134,8 @@ class Observation:
             missing = device.torch_missing(library)
         else:
             missing = device.jax_missing(library) if backend == "jax" else device.tensorflow_missing(library)
+        if backend == "tensorflow" and self.watches.strategies is not None:
+            missing = missing or self.watches.strategies.unused(self.call is not None)
         if missing:
             session.fail("unsupported", missing)
             return

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ..patches import patch
 from ..session import Session
-from .types import Strategy
+from .types import Result, Strategy
 
 DEFAULT = "default"
 ONE_DEVICE = "one_device"
@@ -22,6 +22,11 @@ KINDS = {
 # On the one device of a trial these do what TensorFlow does by itself.
 _REPLACED = ("MirroredStrategy", "OneDeviceStrategy")
 NO_STRATEGY = "the script's own loop runs on no strategy"
+ENTERED = "the TPU trains what runs on TPUStrategy, and nothing else"
+UNUSED = (
+    "the script's own loop calls no strategy's run, and so nothing of it trained on the TPU: it has to, with "
+    "tf.distribute.get_strategy() as well"
+)
 
 
 class Distributed(Protocol):
@@ -32,18 +37,29 @@ class Distributed(Protocol):
 
 
 class StrategyWatch:
-    """Records the strategies that are made; replaces the script's, or sets one before the first layer is made."""
+    """Records the strategies that are made; replaces the script's, or sets one before the first layer is made.
+
+    ``entered``: the one that was put around a script on a device which trains nothing without it; None elsewhere.
+    """
 
     def __init__(self, session: Session, tf: ModuleType) -> None:
         self.session = session
         self.tf = tf
         self.created: list[Strategy] = []
         self.replaced = 0
+        self.entered: Strategy | None = None
+        self.runs = 0
         self._begun = False
+
+    @property
+    def _name(self) -> str:
+        """The kind that the config asks for, or the device cannot do without; "" where the script's own stays."""
+        asked = self.session.knobs.wanted("strategy")
+        return self.session.device.tensorflow_strategy if asked is None else str(asked)
 
     def install(self) -> None:
         """Called before the script makes any strategy."""
-        if self.session.knobs.wants("strategy"):
+        if self._name:
             for name in _REPLACED:
                 patch(self.tf.distribute, name, self._instead)
         if self.session.measuring:
@@ -74,7 +90,7 @@ class StrategyWatch:
     def _cannot(self, error: Exception) -> None:
         """The config can't be had: that ends a trial. A run that isn't measured goes on as the script is written."""
         message = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        why = f"strategy {self.session.request.config['strategy']} can't be had: {message}"
+        why = f"strategy {self._name} can't be had: {message}"
         self.session.note(why)
         if self.session.measuring:
             self.session.fail("unsupported", why)
@@ -82,7 +98,7 @@ class StrategyWatch:
 
     def _wanted(self) -> Strategy:
         """A strategy of the kind that the config names. Raises what TensorFlow raises where there is none."""
-        tf, name = self.tf, self.session.request.config["strategy"]
+        tf, name = self.tf, self._name
         if name == DEFAULT:
             default: Strategy = sys.modules["tensorflow.python.distribute.distribute_lib"]._get_default_strategy()
             return default
@@ -92,14 +108,28 @@ class StrategyWatch:
             tf.config.experimental_connect_to_cluster(resolver)
             tf.tpu.experimental.initialize_tpu_system(resolver)
             on_tpu: Strategy = tf.distribute.TPUStrategy(resolver)
+            self._enter(on_tpu)
             return on_tpu
         kind = sys.modules["tensorflow.python.distribute.one_device_strategy"].OneDeviceStrategy
         on_one: Strategy = kind(self.session.device.tensorflow_place)
         return on_one
 
+    def _enter(self, strategy: Strategy) -> None:
+        """Counts what runs on it, where the device needs it."""
+        if self.session.device.tensorflow_strategy:
+            self.entered = strategy
+            patch(type(strategy), "run", self._running)
+
+    def _running(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        def run(strategy: Strategy, *args: object, **kwargs: object) -> Result:
+            self.runs += 1
+            return original(strategy, *args, **kwargs)
+
+        return run
+
     def begin(self) -> None:
         """The first layer or optimizer is about to be made: from here on the runtime can't be configured any more."""
-        wanted = self.session.knobs.wants("strategy") and self.session.request.config["strategy"] != DEFAULT
+        wanted = self._name not in ("", DEFAULT) and not (self.created and not self.session.knobs.wants("strategy"))
         if self._begun or self.replaced or not wanted or not self.session.here:
             return
         self._begun = True
@@ -108,9 +138,18 @@ class StrategyWatch:
         except Exception as error:
             self._cannot(error)
 
+    def unused(self, fits: bool) -> str:
+        """Why nothing has trained on the strategy that was entered, or "". ``fits``: whether ``Model.fit`` trains."""
+        if self.entered is None:
+            return ""
+        self.session.facts.remark("TPUStrategy was entered around the script, which makes none for a TPU")
+        return "" if fits or self.runs else UNUSED
+
     def written(self) -> tuple[str, str]:
         """The kind of strategy that the script makes, and why that has to stay; "" where it may change."""
         kinds = sorted({KINDS[type(strategy).__name__] for strategy in self.created})
+        if self.entered is not None and not kinds:
+            return TPU, ENTERED
         if not kinds:
             return DEFAULT, ""
         if len(kinds) > 1:
@@ -124,4 +163,4 @@ class StrategyWatch:
         """The kind of strategy that the model trains on, or the script's own loop where there is no model."""
         if model is not None:
             return KINDS.get(type(model.distribute_strategy).__name__, DEFAULT)
-        return str(self.session.request.config["strategy"]) if self.replaced else self.written()[0]
+        return self._name if self.replaced else self.written()[0]
