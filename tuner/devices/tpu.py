@@ -49,7 +49,8 @@ class TpuKind(DeviceKind):
             what = "a TPU is here, but neither torch_xla, JAX nor TensorFlow is installed in this environment"
             return Lack(what, TORCH_XLA_ON_TPU)
         instead = "--device xla runs a torch_xla script on this processor, by PJRT's CPU client"
-        return Lack(f"no TPU is on the PCI bus; {instead}")
+        once = "" if is_installed("torch_xla") else ", once torch_xla is installed"
+        return Lack(f"no TPU is on the PCI bus; {instead}{once}")
 
     def lack(self, framework: Framework) -> Lack | None:
         """torch_xla, or libtpu."""
