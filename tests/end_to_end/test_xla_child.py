@@ -172,6 +172,34 @@ def test_in_the_steady_state_no_hook_and_no_knob_adds_a_graph(trained: Run, conf
         assert ran.facts["as_written"].items() >= {**written, "batches_per_execution": 1}.items()
 
 
+SHOWN = """
+    class Wrapped:
+        def __iter__(self):
+            return iter(DataLoader(DATA, batch_size=16))
+    net, optimizer = make()
+    for epoch in range(3):
+        for x, y in (fed := pl.MpDeviceLoader(LOADER, torch_xla.device())):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            xm.optimizer_step(optimizer)
+        print("MADE", fed._parallel_loader._queues[torch_xla.device()].queue.max_size())
+"""
+
+
+def test_a_run_is_given_what_the_profile_says(trained: Run) -> None:
+    """A process that isn't measured is patched where a loader is made, and nowhere else."""
+    loop = SHOWN.replace("LOADER", "DataLoader(DATA, batch_size=16, shuffle=True)")
+    ran = trained(loop, {"device_prefetch_size": 4, "batches_per_execution": 5}, mode="apply")
+    assert ran.output.count("MADE 4") == 3, ran.output
+    assert "in effect: device_prefetch_size, batches_per_execution" in ran.output
+
+
+def test_what_is_not_known_again_is_left_alone(trained: Run) -> None:
+    """Whose batches a loader of the script's own passes on shows only while it trains, and not where it is made."""
+    ran = trained(SHOWN.replace("LOADER", "Wrapped()"))
+    assert "wraps a loader of the script's" in ran.facts["left_out"]["device_prefetch_size"], ran.output
+
+
 SLOW = """
     net, optimizer = make({width})
     class Slow(Dataset):
