@@ -86,6 +86,17 @@ LOOPS = {
                 count(x)
                 optimizer.step()
     """,
+    "several backwards to a step": """
+        net, optimizer = make()
+        loader = DataLoader(DATA, batch_size=16, shuffle=True, drop_last=True)
+        for epoch in range(10_000):
+            for number, (x, y) in enumerate(pl.MpDeviceLoader(loader, torch_xla.device()), 1):
+                (F.cross_entropy(net(x), y) / 2).backward()
+                if number % 2 == 0:
+                    xm.optimizer_step(optimizer)
+                    optimizer.zero_grad()
+                count(x)
+    """,
     "two optimizers in one graph": """
         net, optimizer = make()
         other, second = make()
@@ -119,6 +130,7 @@ def test_samples_are_those_that_the_script_counts(trained: Run, loop: str) -> No
     own = [samples for at, samples in seen_by(ran) if begins <= at <= ends]
     assert sum(block["samples"] for block in blocks) == pytest.approx(own[-1] - own[0], rel=0.02, abs=64)
     assert measured(ran).rate > 0
+    assert ran.facts["as_written"]["grad_accumulation"] == (2 if "backwards" in loop else 1)
     assert ran.facts["left_out"].get("batches_per_execution", "").startswith(NO_OPTION.get(loop, ""))
 
 
