@@ -80,9 +80,9 @@ LOOPS = {
         eager_mode(True)
         net, optimizer = make()
         for epoch in range(10_000):
-            for x, y in DataLoader(DATA, batch_size=16):
+            for x, y in pl.MpDeviceLoader(DataLoader(DATA, batch_size=16), torch_xla.device()):
                 optimizer.zero_grad()
-                F.cross_entropy(net(x.to("xla")), y.to("xla")).backward()
+                F.cross_entropy(net(x), y).backward()
                 count(x)
                 optimizer.step()
     """,
@@ -115,6 +115,7 @@ LOOPS = {
 
 NO_OPTION = {
     "a plain loader and mark_step": "no ParallelLoader or MpDeviceLoader",
+    "eager, operation by operation": "the script computes in eager mode",
     "a compiled step on made-up samples": "the script itself gives the device each graph",
 }
 

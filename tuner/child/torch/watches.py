@@ -48,6 +48,7 @@ class TorchWatches:
         self.xla = XlaWatch(session, self.steps)
         self.xla_loaders = XlaLoaderWatch(session, torch, self.loaders)
         self.xla.given = self.xla_loaders.options.graph_given
+        self.xla_loaders.options.is_eager = lambda: self.xla.is_eager
         self.ranks = RanksWatch(session, torch)
         self.ddp = DdpWatch(session, torch)
         self.resumes = ResumeWatch(session, torch, self.steps.rates)

@@ -78,10 +78,15 @@ class XlaWatch:
 
     # steps
 
+    @property
+    def is_eager(self) -> bool:
+        """Whether the script computes operation by operation, outside of what it compiles."""
+        return self._library is not None and bool(self._library._XLAC._get_use_eager_mode())
+
     def _defers(self, optimizer: Optimizer | None, counts: bool) -> bool:
         """As ``StepWatch.defers``. ``optimizer``: None where the script updates by hand."""
         places = self.steps.devices or self.steps.loss_devices
-        if "xla" not in places or self._library._XLAC._get_use_eager_mode():
+        if "xla" not in places or self.is_eager:
             return False
         if not self._syncs and self._pending >= LONGEST_GRAPH:
             self.session.facts.remark(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ KNOBS = (*SIZES, TOGETHER)
 NOT_MADE = "no ParallelLoader or MpDeviceLoader of torch_xla's feeds the training"
 WRAPPED = "it wraps a loader of the script's, by which it isn't known again in another run"
 GIVES_ITSELF = "the script itself gives the device each graph (sync, mark_step, a compiled step)"
+EAGER = "the script computes in eager mode: there are no graphs of whole steps"
 _MOSTLY = 0.9
 
 
@@ -43,6 +44,7 @@ class XlaOptions:
         self.trains: Options | None = None
         """Of the one that gave the newest batch of the training."""
         self._made: list[Options] = []
+        self.is_eager: Callable[[], bool] = lambda: False
         self._batches = 0
         self._graphs: Counter[int] = Counter()
         self._by_loader = 0
@@ -118,6 +120,8 @@ class XlaOptions:
         primary = self.loaders.sources.primary
         if primary is None or not primary.key.startswith(self.trains.key or "?"):
             return WRAPPED
+        if knob == TOGETHER and self.is_eager():
+            return EAGER
         given = self._graphs.total()
         return GIVES_ITSELF if knob == TOGETHER and given and self._by_loader < _MOSTLY * given else ""
 
