@@ -50,7 +50,7 @@ class DeviceKind(ABC):
     otherwise the host only feeds it. ``own_memory``: it has memory of its own, which can be limited and measured.
     ``frameworks`` are those that can compute on it where they lack nothing.
     ``takes_turns``: several trials can be alive on it, of which one at a time computes, as was shown on the device
-    itself.
+    itself. ``rotates``: configs can be switched in one process there.
     """
 
     name: str
@@ -58,6 +58,7 @@ class DeviceKind(ABC):
     is_host: bool = False
     own_memory: bool = False
     takes_turns: bool = False
+    rotates: bool = True
     frameworks: tuple[str, ...] = NAMES
 
     @abstractmethod

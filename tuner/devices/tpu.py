@@ -34,6 +34,7 @@ class TpuKind(DeviceKind):
     """The TPU of this machine as one device: its first chip, since a study tunes one process on one device."""
 
     name = "tpu"
+    rotates = False  # each config is other graphs; TensorFlow's strategies aren't switched
 
     def find(self) -> list[Device]:
         """The TPU, where its chips are on the bus and a framework that can use them is installed."""

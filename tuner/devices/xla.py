@@ -23,6 +23,7 @@ class XlaKind(DeviceKind):
     name = "xla"
     is_host = True
     takes_turns = True
+    rotates = False  # each config is other graphs
     frameworks = (TORCH,)
 
     def find(self) -> list[Device]:

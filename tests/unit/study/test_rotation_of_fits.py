@@ -84,6 +84,16 @@ def test_keras_own_loop_is_switched_in_and_compiles_each_config(
     assert not obstacle or obstacle in notes[0]
 
 
+@pytest.mark.parametrize("kind", ["xla", "tpu"])
+def test_where_each_config_is_other_graphs_no_process_is_started_for_turns(tmp_path: Path, kind: str) -> None:
+    runner, events = Fitted("", "torch", 1.0), list[Event]()
+    plan = worlds.plan(tmp_path, spaces=Spaces((SPACE,)), trials=9, budget_s=1200.0)
+    plan = replace(plan, device=replace(plan.device, kind=kind))
+    run_study(plan, runner, StructuredSampler(), events.append, threading.Event())
+    assert not runner.rotations
+    assert not any("no rotation" in event.text for event in events if isinstance(event, Noted))
+
+
 def test_where_not_all_configs_have_time_fewer_take_turns(tmp_path: Path) -> None:
     """Four would take 63 s of the 60 s that half of a trial's time limit is."""
     runner = Fitted("keras", "keras", 18.0)
