@@ -142,8 +142,11 @@ CONFIGS: dict[str, dict[str, Value]] = {
 }  # fmt: skip
 
 
-ON_CARDS = {"torch": {"pin_memory", "cudnn_benchmark"}, "keras": {"memory_growth"}}
-"""Of cards alone. They have tests of their own: here, and in tests/end_to_end/test_keras_devices.py."""
+NOT_ON_CPU = {
+    "torch": {"pin_memory", "cudnn_benchmark", "loader_prefetch_size", "device_prefetch_size"},
+    "keras": {"memory_growth"},
+}
+"""They have tests of their own: here, and in tests/end_to_end/test_keras_devices.py and test_xla_child.py."""
 
 
 @pytest.mark.parametrize("space", CONFIGS)
@@ -152,7 +155,7 @@ def test_each_knob_of_tier_one_takes_part(space: str) -> None:
     declared = [knob for knob in load_space(space).knobs if knob.tier == 1]
     on_cpu = {knob.name for knob in declared if knob.devices is None or "cpu" in knob.devices}
     assert on_cpu == {*CONFIGS[space], *(ELSEWHERE & on_cpu)}
-    assert {knob.name for knob in declared} - on_cpu == ON_CARDS[space]
+    assert {knob.name for knob in declared} - on_cpu == NOT_ON_CPU[space]
 
 
 def told(output: str, word: str) -> Any:

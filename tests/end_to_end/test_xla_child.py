@@ -193,8 +193,10 @@ SHOWN = """
     for epoch in range(3):
         for x, y in (fed := pl.MpDeviceLoader(LOADER, torch_xla.device())):
             optimizer.zero_grad()
-            F.cross_entropy(net(x), y).backward()
+            loss = F.cross_entropy(net(x), y)
+            loss.backward()
             xm.optimizer_step(optimizer)
+            print("LOSS", epoch, loss.item())
         print("MADE", fed._parallel_loader._queues[torch_xla.device()].queue.max_size())
 """
 
@@ -205,6 +207,15 @@ def test_a_run_is_given_what_the_profile_says(trained: Run) -> None:
     ran = trained(loop, {"device_prefetch_size": 4, "batches_per_execution": 5}, mode="apply")
     assert ran.output.count("MADE 4") == 3, ran.output
     assert "in effect: device_prefetch_size, batches_per_execution" in ran.output
+
+
+def test_batches_that_lie_uploaded_are_the_same_in_the_same_order(trained: Run) -> None:
+    """What the tier of these knobs says, by every loss of a training."""
+    loader = "DataLoader(TensorDataset(torch.arange(25600.0).sin().view(800, 32), DATA[:][1] * 0), 16, shuffle=True)"
+    loop = SHOWN.replace("LOADER", loader)
+    sizes = {"loader_prefetch_size": 2, "device_prefetch_size": 3}
+    plain, ahead = ([*re.findall(r"^LOSS .*$", trained(loop, c, mode="apply").output, re.M)] for c in ({}, sizes))
+    assert len(plain) == 150 and ahead == plain
 
 
 def test_what_is_not_known_again_is_left_alone(trained: Run) -> None:
