@@ -49,15 +49,15 @@ def search(study: StudyContext, sampler: Sampler) -> str:
         known = [trial for trial in study.trials if trial.number not in late_before]
         history = History(study.space, plan.objective, known, limits)
         proposal = sampler.propose(history)
-        if proposal is None:
-            return "every config worth a trial has been tried"
-        enough = _is_enough(study, proposal)
-        if enough:
-            return enough
-        if after_a_pause or _since_baseline(study) >= plan.anchor_every or _has_moved(study):
+        enough, hurried = _nothing_is_expected(study, proposal), _proof_is_due(study, proposal)
+        # The first isn't concluded by a measure which has changed, though a machine's moods may explain it as well.
+        if hurried or (enough and not _has_moved(study, MOVED)):
+            return enough or hurried
+        if enough or after_a_pause or _since_baseline(study) >= plan.anchor_every or _has_moved(study, SUSPECT):
             after_a_pause = False
             _look_at(study, study.run(NewTrial(Phase.ANCHOR, BASELINE, "drift check")))
             continue
+        assert proposal is not None
         study.run(NewTrial(Phase.SEARCH, proposal.config, _why(proposal, history, plan)))
 
 
@@ -76,9 +76,9 @@ def _since_baseline(study: StudyContext) -> float:
     return since
 
 
-def _has_moved(study: StudyContext) -> bool:
-    """Whether the script as written, kept alive, runs at quite another rate by now than when it was last looked at: it
-    may change with time, by which each trial would be held against another script.
+def _has_moved(study: StudyContext, by: float) -> bool:
+    """Whether the script as written, kept alive, runs at another rate by now than when it was last looked at, by such a
+    factor: it may change with time, by which each trial would be held against another script.
     """
     before: float | None = None
     now: float | None = None
@@ -94,7 +94,7 @@ def _has_moved(study: StudyContext) -> bool:
             before, now = beside or now or alone, None
     if not before or not now or study.executor.obstacle:
         return False
-    return max(before / now, now / before) > SUSPECT
+    return max(before / now, now / before) > by
 
 
 def _look_at(study: StudyContext, anchor: Trial) -> None:
@@ -134,19 +134,25 @@ def _is_over(study: StudyContext, space: ResolvedSpace) -> str:
     return ""
 
 
-def _is_enough(study: StudyContext, proposal: Proposal) -> str:
-    """Why the search ends for the proof though a config is left, by what it is expected to gain; or "".
+def _nothing_is_expected(study: StudyContext, proposal: Proposal | None) -> str:
+    """Why the search ends for the proof, by what a config that is left is expected to gain; or "".
 
-    Only a sampler that forecasts gains ends it, and so never the walk.
+    Only a sampler that forecasts gains ends it though there is one, and so never the walk.
     """
+    if proposal is None:
+        return "every config worth a trial has been tried"
     expected = proposal.expected
-    if expected is None:
+    if expected is None or expected >= WORTH_HAVING or _since_gain(study) < CALM:
         return ""
-    if expected < WORTH_HAVING and _since_gain(study) >= CALM:
-        return f"no config left is expected to be {WORTH_HAVING - 1:.0%} faster than the best ({expected:.3f}x at most)"
-    if study.time.proof_is_worth_more(expected):
-        return f"the time left is worth more for the proof than for another {expected:.3f}x"
-    return ""
+    return f"no config left is expected to be {WORTH_HAVING - 1:.0%} faster than the best ({expected:.3f}x at most)"
+
+
+def _proof_is_due(study: StudyContext, proposal: Proposal | None) -> str:
+    """Why the search ends though another config may gain more, by the time that the proof takes; or ""."""
+    expected = proposal.expected if proposal is not None else None
+    if expected is None or not study.time.proof_is_worth_more(expected):
+        return ""
+    return f"the time left is worth more for the proof than for another {expected:.3f}x"
 
 
 def _since_gain(study: StudyContext) -> int:

@@ -55,6 +55,20 @@ def test_one_that_has_come_down_by_half_is_held_against_a_fresh_start(
         assert result.best is not None and result.best.config == BASELINE, "no config is faster by a fresh start"
 
 
+@pytest.mark.parametrize("share", [0.93, 1.07], ids=["slower", "faster"])
+def test_that_nothing_is_left_to_try_is_not_concluded_by_a_measure_that_has_changed(
+    tmp_path: Path, share: float
+) -> None:
+    """By less than half, which a machine may do as well: one look, and no more where a fresh start is as fast."""
+    events: list[Event] = []
+    plan = worlds.plan(tmp_path, selection=("workers", "precision"), trials=30, finals_rounds=3)
+    result = run_study(plan, Ageing(share), StructuredSampler(), events.append, threading.Event())
+    notes = [event.text for event in events if isinstance(event, Noted)]
+    assert sum("with time" in text for text in notes) == 1, notes
+    assert [trial.phase for trial in result.trials].count(Phase.ANCHOR) == 1
+    assert result.best is not None and result.best.config == BASELINE
+
+
 def test_a_look_that_fails_is_not_taken_for_ever(tmp_path: Path) -> None:
     plan = worlds.plan(tmp_path, selection=("workers", "precision"), trials=6, finals_rounds=3)
     runner = Ageing(0.8, looks_fail=True)
