@@ -186,6 +186,32 @@ def test_batches_whose_first_dimension_is_time_are_counted_by_their_samples(begi
     assert facts["unit"] == "samples"
 
 
+def wide(count: int) -> Any:
+    """As many features as a batch holds samples."""
+    return tf.data.Dataset.from_tensor_slices(tf.zeros([count, 8])).batch(8)
+
+
+@pytest.mark.parametrize(
+    ("make", "samples"),
+    [
+        (lambda: wide(5), [5]),
+        (lambda: wide(13).skip(1).concatenate(wide(16)), [5, 8, 8]),
+        (lambda: series(13).batch(8).map(lambda x, y: (tf.zeros([8, tf.shape(x)[0], 3]), y)), [8, 5]),
+    ],
+    ids=["less than a batch", "a short one first", "as many times as samples"],
+)
+def test_a_dimension_that_is_as_long_by_chance_is_no_batchs(begin: Begin, make: Any, samples: list[int]) -> None:
+    trial = watched(begin)
+    weights, data = tf.Variable(tf.zeros([])), make()
+    for _ in range(3):
+        for element in data:
+            with tf.GradientTape() as tape:
+                loss = weights * tf.reduce_mean(tf.nest.flatten(element)[0])
+            weights.assign_sub(tape.gradient(loss, weights))
+    facts = trial.end()
+    assert (trial.samples, facts["unit"]) == (3 * sum(samples), "samples")
+
+
 @pytest.mark.parametrize(("few", "left_out"), [(4, True), (16, False)])
 def test_datasets_of_batches_that_differ_in_size_keep_them(begin: Begin, few: int, *, left_out: bool) -> None:
     """One number for both would train on other shares of each."""

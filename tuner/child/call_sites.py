@@ -58,6 +58,14 @@ def line_stack() -> str:
     return "<".join(f"{n.rsplit('/', 1)[-1]}:{line}" for n, line in user[:DEPTH]) or "library"
 
 
+def generated_lines() -> tuple[int, ...]:
+    """The lines of what AutoGraph has made of the user's functions, of every call that led here, innermost first.
+
+    They tell calls of one function apart, and are others with the next version of TensorFlow.
+    """
+    return tuple(line for name, line in frames() if _GENERATED in name)
+
+
 def _calls() -> Iterator[tuple[CodeType, int, bool]]:
     """Code, index of the instruction, and whether it is the main script's, of every call that led here; not ours."""
     here = __file__.rsplit("/", 1)[0] + "/"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from types import ModuleType
 
 from .counters import Counters, Counts
 from .types import Arguments, Function, Graph, Keywords, Optimizer
@@ -23,7 +24,8 @@ class TracedFunction:
     ``example``: specifications of its arguments. ``chosen``: what
     runs in its place; ``is_refused``: XLA can't compile it, and ``refused``, why. ``is_compiled``: whether XLA compiles
     what runs, as of its last trace, where the config asks. ``counted``: steps so far; ``is_steady``: each call has been
-    one step, and isn't asked any more.
+    one step, and isn't asked any more. ``others``: what functions count that were traced within another one, and run in
+    this one. ``leading_place``: where the first gradient of a trace is taken, and by which thread.
     """
 
     reference: weakref.ref[Function]
@@ -48,8 +50,9 @@ class TracedFunction:
     is_refused: bool = False
     is_compiled: bool = False
     counted: float = 0.0
-    updates_before: int = 0
     is_steady: bool = False
+    others: list[Counters] = field(default_factory=list)
+    leading_place: tuple[object, ...] = ()
     leading_site: str = ""
     leading_thread: int = 0
     taken: Counts = field(default_factory=Counts)
@@ -64,6 +67,33 @@ class TracedFunction:
         """The script's own; None once it is gone."""
         return self.reference()
 
+    def trace_begins(self) -> None:
+        """It may be traced now: another gradient may be the first one."""
+        self.leading_place, self.leading_site, self.leading_thread = (), "", 0
+
     def let_go(self) -> None:
         """Keeps nothing that holds weights; for a function that is gone, of which no step is counted any more."""
         self.graphs, self.optimizer, self.example, self.chosen = [], None, None, None
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """Whether the training functions ran compiled; ``why`` they didn't as asked for. ``changed``: by the config."""
+
+    compiled: bool
+    sites: int
+    changed: int
+    why: str = ""
+
+
+def specs_of(tf: ModuleType, args: Arguments, kwargs: Keywords) -> Given | None:
+    """The arguments with a specification in each tensor's place, so that no batch stays alive; None with data."""
+
+    def spec(value: object) -> object:
+        return tf.TensorSpec(value.shape, value.dtype) if isinstance(value, tf.Tensor) else value
+
+    sources = (tf.data.Dataset, tf.data.Iterator, tf.distribute.DistributedValues)
+    if any(isinstance(value, sources) for value in tf.nest.flatten((args, kwargs))):
+        return None
+    specs: Given = tf.nest.map_structure(spec, (args, kwargs))
+    return specs

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
+import sys
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
 from ..patches import patch
 from ..session import Session
-from .counters import Counters, Counts
-from .entries import Given, TracedFunction
-from .graphs import draws, is_compiled, trainable_updated, xla_threads
+from .counters import Counters
+from .entries import Compilation, Given, TracedFunction, specs_of
+from .graphs import is_compiled, trainable_updated, xla_threads
+from .kept_traces import KeptTraces
+from .progress import Progress
 from .tracing import TraceWatch
-from .types import Arguments, Function, Graph, Keywords, Optimizer, Tensor
+from .types import Arguments, ConcreteFunction, Function, Graph, Keywords, Optimizer, Tensor
 
 CALLS_READ = 3
 KEPT_FUNCTIONS = 8
@@ -32,16 +34,6 @@ def outermost(tf: ModuleType) -> Graph:
     while hasattr(getattr(graph, "outer_graph", None), "outer_graph"):  # FuncGraph has one, eager's doesn't
         graph = graph.outer_graph
     return graph
-
-
-@dataclass(frozen=True)
-class Compilation:
-    """Whether the training functions ran compiled; ``why`` they didn't as asked for. ``changed``: by the config."""
-
-    compiled: bool
-    sites: int
-    changed: int
-    why: str = ""
 
 
 class FunctionWatch:
@@ -63,6 +55,7 @@ class FunctionWatch:
         self.called = called
         self.prepare = prepare
         self.tracing = TraceWatch(session)
+        self.progress = Progress(tf)
         self.current: TracedFunction | None = None
         self.training: deque[TracedFunction] = deque(maxlen=KEPT_FUNCTIONS)
         self.traces: Counter[Hashable] = Counter()
@@ -71,31 +64,102 @@ class FunctionWatch:
         self.gradients_traced = 0
         self.is_retracing = False
         self._entries: weakref.WeakKeyDictionary[Function, TracedFunction] = weakref.WeakKeyDictionary()
+        self._concrete: weakref.WeakKeyDictionary[ConcreteFunction, TracedFunction] = weakref.WeakKeyDictionary()
+        self._kept = KeptTraces()
 
     def install(self) -> None:
-        """Patches the class of what ``tf.function`` returns."""
-        patch(type(self.tf.function(lambda: None)), "__call__", self._call)
+        """Patches the classes of what ``tf.function`` returns, and of what it is traced to."""
+        kind = type(self.tf.function(lambda: None))
+        patch(kind, "__call__", self._call)
+        patch(kind, "get_concrete_function", self._get_concrete)
+        patch(sys.modules["tensorflow.python.eager.polymorphic_function.concrete_function"].ConcreteFunction,
+              "__call__", self._call_concrete)  # fmt: skip
         self.tracing.install()
+
+    def _is_outermost(self) -> bool:
+        return self.current is None and not self.stands_aside() and bool(self.tf.executing_eagerly())
 
     def _call(self, original: Call) -> Call:
         def __call__(function: Function, *args: object, **kwargs: object) -> object:
-            outermost = self.current is None and not self.stands_aside()
-            if not outermost or not self.tf.executing_eagerly() or self.tf.config.functions_run_eagerly():
+            if self.tf.config.functions_run_eagerly():
                 return original(function, *args, **kwargs)
-            return self._outermost(original, function, args, kwargs)
+            if self._is_outermost():
+                return self._outermost(original, function, args, kwargs)
+            if self.current is None or self.is_retracing:
+                return original(function, *args, **kwargs)
+            return self._within(original, function, args, kwargs)
 
         return not_converted(__call__)
 
-    def _outermost(self, original: Call, function: Function, args: Arguments, kwargs: Keywords) -> object:
-        self.session.check_stop()
+    def _within(self, original: Call, function: Function, args: Arguments, kwargs: Keywords) -> object:
+        """A function is called by another one that is being traced: its own trace may have been kept from before."""
+        with self._kept.calling(function):
+            before = self.gradients_traced
+            result = original(function, *args, **kwargs)
+        held = self._kept.of(function)
+        if held is not None and self.current is not None and self.gradients_traced == before:
+            self._takes_gradients(self.current)
+            self.apply_traced(held.optimizer)
+            self._kept.hold(self.current.function, held.counters, held.optimizer)
+            if all(held.counters is not known for known in (self.current.counters, *self.current.others)):
+                self.current.others.append(held.counters)
+        return result
+
+    def _entry(self, function: Function) -> TracedFunction:
         entry = self._entries.get(function)
         if entry is None:
             entry = self._entries[function] = TracedFunction(
                 weakref.ref(function), function.name, bool(function._jit_compile), _code_of(function), Counters(self.tf)
             )
+        return entry
+
+    def _get_concrete(self, original: Callable[..., ConcreteFunction]) -> Callable[..., ConcreteFunction]:
+        """Patches what traces a function without calling it: the trace is kept for calls."""
+
+        def get_concrete_function(function: Function, *args: object, **kwargs: object) -> ConcreteFunction:
+            if not self._is_outermost():
+                return original(function, *args, **kwargs)
+            entry = self._entry(function)
+            entry.trace_begins()
+            self.current = entry
+            try:
+                concrete = original(function, *args, **kwargs)
+            finally:
+                self.current = None
+            self._concrete[concrete] = entry
+            return concrete
+
+        return not_converted(get_concrete_function)
+
+    def _call_concrete(self, original: Call) -> Call:
+        """Patches the call of what a function was traced to: it runs as it was traced."""
+
+        def __call__(concrete: ConcreteFunction, *args: object, **kwargs: object) -> object:
+            entry = self._concrete.get(concrete)
+            if entry is None or not self._is_outermost():
+                return original(concrete, *args, **kwargs)
+            self.session.check_stop()
+            given = self.prepare(entry, (args, kwargs)), kwargs
+            self.current = entry
+            try:
+                result = original(concrete, *given[0], **kwargs)
+            finally:
+                self.current = None
+            if entry.takes_gradients or (entry.optimizer is not None and self.session.measuring):
+                if not entry.calls:
+                    self._traced(entry, [concrete], *given)
+                self._ended(entry, given)
+            entry.calls += 1
+            return result
+
+        return not_converted(__call__)
+
+    def _outermost(self, original: Call, function: Function, args: Arguments, kwargs: Keywords) -> object:
+        self.session.check_stop()
+        entry = self._entry(function)
         args = self.prepare(entry, (args, kwargs))
         chosen = self._choose(entry, function)
-        entry.leading_site, entry.leading_thread = "", 0
+        entry.trace_begins()
         self.current = entry
         self.tracing.call_begins()
         try:
@@ -107,7 +171,8 @@ class FunctionWatch:
             self.current = None
             self.tracing.call_ended()
         if entry.takes_gradients or (entry.optimizer is not None and self.session.measuring):
-            self._ended(entry, entry.chosen or function, args, kwargs)
+            self._look_at_traces(entry, entry.chosen or function, args, kwargs)
+            self._ended(entry, (args, kwargs))
         elif self.session.measuring and self._updates_without_gradient(entry, function):
             self.called(entry, 0.0, (args, kwargs))
         entry.calls += 1
@@ -140,7 +205,7 @@ class FunctionWatch:
             result = original(entry.chosen, *args, **kwargs)
         except Exception as error:
             entry.chosen, entry.is_refused = None, True
-            entry.leading_site, entry.leading_thread = "", 0
+            entry.trace_begins()
             result = original(function, *args, **kwargs)  # raises what the script's own function raises
             entry.refused = f"XLA refused {entry.name}: {_first_sentence(error)}"
             return result
@@ -150,11 +215,30 @@ class FunctionWatch:
 
     # tracing
 
-    def gradient_traced(self, target: object, site: str) -> None:
-        """A tape's gradient of ``target`` is being traced at ``site``: the outermost function is a training step."""
+    def gradient_traced(self, target: object, site: str, place: tuple[object, ...]) -> None:
+        """A tape's gradient of ``target`` is being traced: the outermost function is a training step.
+
+        ``site``: what its loss is known by. ``place``: where that is, as exactly as can be told.
+        """
         entry = self.current
         if entry is None or self.is_retracing:
             return
+        self._takes_gradients(entry)
+        # Each replica traces in a thread of its own, and a GAN has several tapes: the first of both counts.
+        own = (threading.get_ident(), *place)
+        entry.leading_place = entry.leading_place or own
+        entry.leading_thread = entry.leading_thread or threading.get_ident()
+        entry.leading_site = entry.leading_site or site
+        self._kept.hold(entry.function, entry.counters)
+        if not self.session.measuring or own != entry.leading_place:
+            return
+        replica = self.tf.distribute.get_replica_context()
+        alone = replica is None or replica.num_replicas_in_sync == 1
+        scalar = target if alone and isinstance(target, self.tf.Tensor) and site == entry.leading_site else None
+        entry.counters.add(loss=scalar, gradients=1)
+
+    def _takes_gradients(self, entry: TracedFunction) -> None:
+        """One more gradient is part of what is traced now."""
         self.gradients_traced += 1
         self._keep_graph(entry)
         if not entry.takes_gradients:
@@ -162,15 +246,6 @@ class FunctionWatch:
             if self.session.applied is not None:
                 self._let_the_dead_go()
             self.training.append(entry)
-        # Each replica traces in a thread of its own, and a GAN has several tapes: the first of both counts.
-        entry.leading_thread = entry.leading_thread or threading.get_ident()
-        entry.leading_site = entry.leading_site or site
-        if not self.session.measuring or (threading.get_ident(), site) != (entry.leading_thread, entry.leading_site):
-            return
-        replica = self.tf.distribute.get_replica_context()
-        alone = replica is None or replica.num_replicas_in_sync == 1
-        scalar = target if alone and isinstance(target, self.tf.Tensor) else None
-        entry.counters.add(loss=scalar, gradients=1)
 
     def _let_the_dead_go(self) -> None:
         """An applied run goes on to its real end, and the graphs of functions that are gone hold weights."""
@@ -183,11 +258,14 @@ class FunctionWatch:
         if all(other is not graph for other in entry.graphs):
             entry.graphs = [*entry.graphs, graph][-KEPT_GRAPHS:]
 
-    def apply_traced(self, optimizer: Optimizer) -> None:
+    def apply_traced(self, optimizer: Optimizer | None) -> None:
         """A Keras optimizer's update is being traced."""
-        if self.current is not None and self.current.optimizer is None:
+        if self.current is None or optimizer is None:
+            return
+        self._kept.hold(self.current.function, self.current.counters, optimizer)
+        if self.current.optimizer is None:
             self.current.optimizer = optimizer
-            self.current.updates_before = self._updates(optimizer)
+            self.progress.begins(optimizer)
 
     def samples_traced(self, count: Tensor | int) -> None:
         """``count`` samples are being fetched inside of the graph: it counts them while it runs."""
@@ -198,30 +276,39 @@ class FunctionWatch:
 
     # counting
 
-    def _ended(self, entry: TracedFunction, chosen: Function, args: Arguments, kwargs: Keywords) -> None:
-        """A call of a training function has ended: what was traced in it, and how many steps it took."""
-        if chosen.experimental_get_tracing_count() != entry.traces:
-            # A first call that makes variables is traced twice.
-            new = chosen.experimental_get_tracing_count() - entry.traces if entry.traces else 1
-            entry.traces = chosen.experimental_get_tracing_count()
-            self.traces[entry.code] += new
-            changes = entry.optimizer is None and any(trainable_updated(graph) is not False for graph in entry.graphs)
-            entry.updates = entry.updates or changes
-            entry.example = self._specs(args, kwargs)
-            if "jit_compile" in self.session.request.config:  # asked now: at the end the function may be gone
-                entry.is_compiled = any(map(is_compiled, chosen._list_all_concrete_functions()))
+    def _look_at_traces(self, entry: TracedFunction, chosen: Function, args: Arguments, kwargs: Keywords) -> None:
+        """A call of a training function has ended: what was traced in it."""
+        if chosen.experimental_get_tracing_count() == entry.traces:
+            return
+        # A first call that makes variables is traced twice.
+        new = chosen.experimental_get_tracing_count() - entry.traces if entry.traces else 1
+        entry.traces = chosen.experimental_get_tracing_count()
+        self.traces[entry.code] += new
+        self._traced(entry, chosen._list_all_concrete_functions(), args, kwargs)
+
+    def _traced(
+        self, entry: TracedFunction, concretes: Sequence[ConcreteFunction], args: Arguments, kwargs: Keywords
+    ) -> None:
+        changes = entry.optimizer is None and any(trainable_updated(graph) is not False for graph in entry.graphs)
+        entry.updates = entry.updates or changes
+        entry.example = specs_of(self.tf, args, kwargs)
+        if "jit_compile" in self.session.request.config:  # asked now: at the end the function may be gone
+            entry.is_compiled = any(map(is_compiled, concretes))
+
+    def _ended(self, entry: TracedFunction, given: Given) -> None:
+        """A call of a training function has ended: how many steps it took."""
         self.calls[entry.code] += 1
         if self.session.applied is not None:
             self.session.applied.stepped()
         if not self.session.measuring:
             return
         if entry.is_steady:
-            count = 1.0
+            count = self.progress.assumed(entry)
         else:
-            count = self._progress(entry)
+            count = self.progress.taken(entry)
             entry.is_steady = entry.calls >= CALLS_READ and count == 1 and entry.counted == entry.calls
         entry.counted += count
-        self.called(entry, count, (args, kwargs))
+        self.called(entry, count, given)
 
     def _updates_without_gradient(self, entry: TracedFunction, function: Function) -> bool:
         """Whether it changes what can be trained, though it takes no gradient: a copy of a network, a sum's use."""
@@ -232,35 +319,14 @@ class FunctionWatch:
             entry.updates = entry.updates or any(map(trainable_updated, graphs))
         return entry.updates
 
-    def _progress(self, entry: TracedFunction) -> float:
-        """Steps since the last time this was asked; waits for the device."""
-        return max(0.0, self._done(entry, entry.counters.read()) - entry.counted)
-
-    def _done(self, entry: TracedFunction, now: Counts) -> float:
-        """Steps since the beginning: the optimizer knows, and without one every gradient is a step."""
-        if entry.optimizer is None:
-            return now.gradients
-        return self._updates(entry.optimizer) - entry.updates_before
-
-    def _updates(self, optimizer: Optimizer) -> int:
-        try:
-            with self.tf.init_scope():
-                return int(optimizer.iterations.numpy())
-        except Exception:
-            return 0  # its variables are being made by this very trace
-
-    def _recheck(self, entry: TracedFunction, now: Counts) -> None:
-        """One step a call was assumed since the first ones: where that is wrong, every call is asked again."""
-        if entry.is_steady:
-            entry.is_steady = self._done(entry, now) == entry.counted
-
     def settle(self) -> tuple[float, float | None, int]:
         """Samples that graphs have counted since the last time, the mean of their losses, the largest batch."""
         samples = losses = total = 0.0
         for entry in self.training:
             now, before = entry.counters.read(), entry.taken
             entry.taken = now
-            self._recheck(entry, now)
+            # One step a call was assumed since the first ones: where that is wrong, every call is asked again.
+            entry.is_steady = entry.is_steady and self.progress.is_as_assumed(entry)
             samples += now.samples - before.samples
             losses += now.losses - before.losses
             total += now.loss_sum - before.loss_sum
@@ -299,65 +365,11 @@ class FunctionWatch:
             return Compilation(False, len(flags), changed, "no code of XLA's has run")
         return Compilation(wanted, len(flags), changed)
 
-    def literal_rows(self, rows: int, *, retrace: bool) -> str:
-        """Why another batch size wouldn't reach the whole training step; "" where nothing says so.
-
-        A traced graph holds numbers whatever they come from; one traced at another size, with ``retrace``, shows which
-        were written down.
-        """
-        for entry in list(self.training):
-            graphs = list(entry.graphs)
-            if retrace and any(_leading(tensor) == rows for graph in graphs for tensor in graph.inputs):
-                graphs = self._retraced(entry, rows)
-            names = [name for graph in graphs for name in draws(self.tf, graph, rows)]
-            if names:
-                return f"the training step itself draws tensors of {rows} rows ({names[0]})"
-        return ""
-
-    def _retraced(self, entry: TracedFunction, rows: int) -> list[Graph]:
-        """The function's graph for batches of one row more; none where it can't be traced so."""
-        tf = self.tf
-
-        def widen(spec: object) -> object:
-            if isinstance(spec, tf.TensorSpec) and spec.shape.rank and spec.shape[0] == rows:
-                return tf.TensorSpec([rows + 1, *spec.shape[1:]], spec.dtype)
-            return spec
-
-        function = entry.function
-        if entry.example is None or function is None:
-            return []
-        args, kwargs = tf.nest.map_structure(widen, entry.example)
-        self.is_retracing = True
-        try:
-            return [function._clone(None).get_concrete_function(*args, **kwargs).graph]
-        except Exception:
-            return []  # a partial batch would fail as well; the trial will tell
-        finally:
-            self.is_retracing = False
-
-    def _specs(self, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords] | None:
-        """The arguments with a specification in each tensor's place, so that no batch stays alive; None with data."""
-        tf = self.tf
-
-        def spec(value: object) -> object:
-            return tf.TensorSpec(value.shape, value.dtype) if isinstance(value, tf.Tensor) else value
-
-        sources = (tf.data.Dataset, tf.data.Iterator, tf.distribute.DistributedValues)
-        if any(isinstance(value, sources) for value in tf.nest.flatten((args, kwargs))):
-            return None
-        specs: tuple[Arguments, Keywords] = tf.nest.map_structure(spec, (args, kwargs))
-        return specs
-
 
 def not_converted(function: Wrapped) -> Wrapped:
     """Marks a wrapper so that autograph calls it as it is instead of rewriting it."""
     function.autograph_info__ = {}  # type: ignore[attr-defined]  # a function takes any attribute
     return function
-
-
-def _leading(tensor: Tensor) -> int | None:
-    shape = tensor.shape
-    return shape[0] if shape.rank else None
 
 
 def _code_of(function: Function) -> Hashable:

@@ -180,7 +180,7 @@ class IterationWatch:
         if self.datasets is None or source is None or not isinstance(value, self.tf.data.Dataset):
             return value
         adapted = self.datasets.adapt(value) if self._is_known_to_train(source) else value
-        source.rows.told(self.datasets.batch_sizes(value))
+        source.rows.told(self.datasets.batch_sizes(value), adapted.element_spec)
         return adapted
 
     def _is_known_to_train(self, source: DatasetSource) -> bool:
@@ -241,7 +241,7 @@ class IterationWatch:
             source = self.sources[next(iter(entry.sources))]
         rows = source.rows if source is not None else Rows(self.tf)
         if source is None and self.datasets is not None and isinstance(iterated, self.tf.data.Dataset):
-            rows.told(self.datasets.batch_sizes(iterated))
+            rows.told(self.datasets.batch_sizes(iterated), iterated.element_spec)
         self.functions.samples_traced(rows.of(element))
         if entry is not None:
             entry.doubt = entry.doubt or rows.doubt

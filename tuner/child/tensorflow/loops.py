@@ -9,8 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ..applied import AppliedRun
-from ..call_sites import line_stack
+from ..call_sites import generated_lines, line_stack
 from ..evidence import Finding
 from ..leader import Turns
 from ..own_batches import OwnBatches, Spot
@@ -26,7 +25,9 @@ from .evidence import observe_compilation
 from .functions import FunctionWatch, not_converted
 from .graphs import products
 from .iteration import IterationWatch
+from .literals import literal_rows
 from .losses import OtherLosses
+from .sessions import note_graphs
 from .sizes import add, sizes_of
 from .types import Arguments, Optimizer, Result, Structure, Tensor
 from .weights import TapeWeights
@@ -58,9 +59,11 @@ class LoopWatch:
         self._functions_counted: Counter[str] = Counter()
         self._applied: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._applying = False
+        self._taking: set[int] = set()
         self._any_applied = False
         self._awaits_apply = False
         self._eager_steps = 0
+        self._fetched_in_graphs = 0
         self._losses: list[Tensor] = []
         self._loss_sites: list[str] = []
         self.other_losses = OtherLosses(session, tf)
@@ -79,7 +82,7 @@ class LoopWatch:
             self.iterations.sources.known and self.iterations.datasets is not None
         )
         if self.session.applied is not None and self.session.request.config:
-            self._note_graphs(self.session.applied)
+            note_graphs(self.tf, self.session.applied)
         if not (self.session.measuring or wanted):
             if self.session.request.config:
                 patch(self.tf.GradientTape, "gradient", self._noting)
@@ -106,24 +109,6 @@ class LoopWatch:
 
     # gradients
 
-    def _note_graphs(self, applied: AppliedRun) -> None:
-        """Has gradients noted that are taken without a tape: in which session or function they run isn't seen."""
-
-        def taking(by: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-            def make(original: Callable[..., Result]) -> Callable[..., Result]:
-                def gradients(*args: object, **kwargs: object) -> Result:
-                    applied.took_gradients(by)
-                    return original(*args, **kwargs)
-
-                return not_converted(gradients)
-
-            return make
-
-        v1 = self.tf.compat.v1
-        patch(self.tf, "gradients", taking("tf.gradients"))
-        patch(v1, "gradients", taking("tf.gradients"))
-        patch(v1.train.Optimizer, "compute_gradients", taking("an optimizer of TensorFlow 1"))
-
     def _noting(self, original: Callable[..., Result]) -> Callable[..., Result]:
         """Says that something is trained, and does nothing else: also where it is traced only."""
 
@@ -140,7 +125,14 @@ class LoopWatch:
         original = original if self.session.measuring else self._noting(original)
 
         def gradient(tape: object, target: object, sources: Structure, *args: object, **kwargs: object) -> Result:
-            result = original(tape, target, sources, *args, **kwargs)
+            thread = threading.get_ident()
+            if thread in self._taking:  # part of another one: what is computed anew for it (tf.recompute_grad)
+                return original(tape, target, sources, *args, **kwargs)
+            self._taking.add(thread)
+            try:
+                result = original(tape, target, sources, *args, **kwargs)
+            finally:
+                self._taking.discard(thread)
             if not self.session.here or not self._trains(sources):
                 return result
             if self.session.measuring:
@@ -149,8 +141,9 @@ class LoopWatch:
                 self.weights.gradient_taken(sources)
             if not self.fitting:
                 if not self.tf.executing_eagerly():
-                    site = self.other_losses.numbered(line_stack())
-                    self.functions.gradient_traced(target, site)
+                    stack = line_stack()
+                    site = self.other_losses.numbered(stack)
+                    self.functions.gradient_traced(target, site, (stack, *generated_lines()))
                     if not self.functions.is_retracing:
                         self.other_losses.traced(self.functions.current, target, site)
                 elif self.functions.current is None and not self._stands_aside():
@@ -216,8 +209,10 @@ class LoopWatch:
         applied = self._applied[optimizer] = self._applied.get(optimizer, 0) + 1
         accumulated = getattr(optimizer, "gradient_accumulation_steps", None) or 1
         self._eager_steps += 1
-        self.stepped(optimizer, int(applied % accumulated == 0))
-        self._stepped(optimizer, int(applied % accumulated == 0))
+        steps = int(applied % accumulated == 0)
+        self.functions.progress.told_elsewhere(optimizer, steps)
+        self.stepped(optimizer, steps)
+        self._stepped(optimizer, steps)
 
     # steps
 
@@ -252,6 +247,7 @@ class LoopWatch:
         self._passed(entry.code, max(1, int(count)))
         if entry.sources and not entry.calls:
             self.iterations.meet_training()
+        self._fetched_in_graphs += entry.fetches
         if entry.steps_itself or (not self._any_applied and entry.calls):
             self._stepped(entry.code, int(count), entry.name)
 
@@ -286,7 +282,8 @@ class LoopWatch:
     def _stepped(self, key: Any, steps: int, function: str = "") -> None:
         """Steps of one optimizer, place or function; of several that step on the same batch the first one's count."""
         primary = self.iterations.sources.primary
-        count = self._turns.counted(key, steps, primary.fetches if primary is not None else 0)
+        batches = self._fetched_in_graphs + (primary.fetches if primary is not None else 0)
+        count = self._turns.counted(key, steps, batches)
         if count is None:
             return
         self.trained = True
@@ -379,7 +376,7 @@ class LoopWatch:
         session, size = self.session, self.iterations.size if self.iterations.size_is_a_batchs else 0
         if not session.request.config:
             session.facts.left_out.update(dict.fromkeys(DATA_KNOBS, self.out_of_reach) if self.out_of_reach else {})
-            reason = self.out_of_reach or (self.functions.literal_rows(size, retrace=True) if size else "")
+            reason = self.out_of_reach or (literal_rows(self.functions, size, retrace=True) if size else "")
             if reason:
                 session.facts.left_out["batch_size"] = reason
             elif size:
@@ -391,6 +388,6 @@ class LoopWatch:
             session.facts.remark(f"steps are counted, and not samples: {self.iterations.why_uncounted}")
         written = session.request.knowledge.as_written.get("batch_size")
         if session.knobs.wants("batch_size") and written and written != session.request.config["batch_size"]:
-            reason = self.functions.literal_rows(int(written), retrace=False)
+            reason = literal_rows(self.functions, int(written), retrace=False)
             if reason:
                 session.knobs.report("batch_size", Finding(Evidence.CONTRADICTED, reason, size))

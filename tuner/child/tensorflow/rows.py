@@ -13,6 +13,10 @@ MAY_BE_ONE = "the dataset isn't seen to batch, and an element of it may be one s
 DISAGREE = "what batches the dataset isn't seen, and the tensors of an element don't agree on a number of rows"
 
 
+_Lengths = tuple[int | None, ...] | None
+"""Of all dimensions of a tensor, None for what isn't known yet; None where there are none to be known."""
+
+
 class _Place(NamedTuple):
     """Where a whole batch holds its samples: a tensor of the element, a dimension, and how many rows a sample has."""
 
@@ -35,16 +39,19 @@ class Rows:
         self.doubt = ""
         self._place: _Place | None = None
         self._is_one = False
+        self._specs: list[_Lengths] = []
 
     @property
     def are_batches(self) -> bool:
         """Whether an element holds rows that are samples; false, too, before the first one."""
         return self._place is not None or (bool(self.sizes) and not self._is_one)
 
-    def told(self, sizes: frozenset[int] | None) -> None:
-        """A dataset of the source is about to be iterated, of batches of these sizes."""
+    def told(self, sizes: frozenset[int] | None, specs: Structure = None) -> None:
+        """A dataset of the source is about to be iterated, of batches of these sizes; ``specs``: of its elements."""
         if sizes != self.sizes:
             self.sizes, self.doubt, self._place, self._is_one = sizes, "", None, False
+        flat = [] if specs is None else self._tf.nest.flatten(specs)
+        self._specs = [tuple(spec.shape.as_list()) if _has_rank(spec) else None for spec in flat]
 
     def of(self, element: Structure) -> Tensor | int:
         """Samples in an element, eager or traced: a number where that is known without the device."""
@@ -54,7 +61,7 @@ class Rows:
         if self._place is None:
             shapes = [self._shape(leaf) for leaf in leaves]
             if self.sizes:
-                self._place = _place_of(shapes, self.sizes)
+                self._place = _place_of(shapes, self.sizes, self._specs)
             else:
                 self._decide(shapes)
             if self._is_one:
@@ -70,7 +77,7 @@ class Rows:
         count = self.of(element)
         return count if isinstance(count, int) else int(count.numpy())
 
-    def _decide(self, shapes: list[tuple[int | None, ...] | None]) -> None:
+    def _decide(self, shapes: list[_Lengths]) -> None:
         """Without a batcher's size: the tensors of a batch have as many rows, and one sample may have a scalar."""
         known = [shape for shape in shapes if shape is not None]
         lengths = {shape[0] for shape in known if shape and shape[0] is not None}
@@ -84,7 +91,7 @@ class Rows:
         elif agree:
             self.doubt = MAY_BE_ONE
 
-    def _unplaced(self, shapes: list[tuple[int | None, ...] | None]) -> int:
+    def _unplaced(self, shapes: list[_Lengths]) -> int:
         """Samples where no dimension is a whole batch's: the last batch of few samples, or what one was made into."""
         largest = max(self.sizes or {1})
         first = next((shape[0] for shape in shapes if shape and shape[0] is not None), largest)
@@ -99,8 +106,7 @@ class Rows:
 
     # tensors
 
-    def _shape(self, leaf: Any) -> tuple[int | None, ...] | None:
-        """The lengths of all dimensions, None for what isn't known yet; None where there are none to be known."""
+    def _shape(self, leaf: Any) -> _Lengths:
         tf = self._tf
         if isinstance(leaf, tf.distribute.DistributedValues):
             parts = [self._shape(value) for value in leaf.values]
@@ -127,22 +133,37 @@ class Rows:
         return size if size is not None else tf.shape(leaf, out_type=tf.int64)[dimension]
 
 
-def _place_of(shapes: list[tuple[int | None, ...] | None], sizes: frozenset[int]) -> _Place | None:
-    """Where a batch's size is found: in a first dimension, else in another one, else as several rows a sample."""
-    firsts = [(leaf, shape[0]) for leaf, shape in enumerate(shapes) if shape]
+def _has_rank(spec: Any) -> bool:
+    return getattr(getattr(spec, "shape", None), "rank", None) is not None
+
+
+def _place_of(shapes: list[_Lengths], sizes: frozenset[int], specs: list[_Lengths]) -> _Place | None:
+    """Where a batch's size is found: in a first dimension, else in another one, else as several rows a sample.
+
+    ``specs``: what is known of all elements. Where a first dimension varies between elements, one that doesn't is no
+    batch's: data of 32 features may come in batches of 32, of which the first one holds less.
+    """
+
+    def varies(place: _Place) -> bool:
+        spec = specs[place.leaf] if len(specs) == len(shapes) else None
+        return bool(spec) and len(spec or ()) > place.dimension and (spec or ())[place.dimension] is None
+
+    firsts = [(_Place(leaf, 0), shape[0]) for leaf, shape in enumerate(shapes) if shape]
     others = [
-        (leaf, dimension, length)
+        (_Place(leaf, dimension), length)
         for leaf, shape in enumerate(shapes)
         for dimension, length in enumerate(shape or ())
         if dimension
     ]
+    some_vary = any(varies(place) for place, _ in firsts)
     # What isn't known in a graph is a batch's length, unless its last batch is left out.
-    exact = [_Place(leaf, 0) for leaf, length in firsts if length in sizes]
-    exact += [_Place(leaf, 0) for leaf, length in firsts if length is None]
-    exact += [_Place(leaf, dimension) for leaf, dimension, length in others if length in sizes]
-    exact += [_Place(leaf, dimension) for leaf, dimension, length in others if length is None]
+    exact = [place for place, length in firsts if length in sizes and varies(place)]
+    exact += [place for place, length in firsts if length in sizes]
+    exact += [place for place, length in firsts if length is None]
+    exact += [place for place, length in others if length is None or (length in sizes and varies(place))]
+    exact += [place for place, length in others if length in sizes and not some_vary]
     if exact:
         return exact[0]
     size = min(sizes) if len(sizes) == 1 else 0
-    several = (_Place(leaf, 0, length // size) for leaf, length in firsts if size and length and not length % size)
+    several = (_Place(x.leaf, 0, length // size) for x, length in firsts if size and length and not length % size)
     return next(several, None)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from types import ModuleType
 
+from ..applied import AppliedRun
 from ..participants import ExitListener
 from ..patches import patch
 from ..session import Session
@@ -76,3 +77,22 @@ class SessionWatch(ExitListener):
 
     def leaving(self) -> None:
         """Nothing is left to do."""
+
+
+def note_graphs(tf: ModuleType, applied: AppliedRun) -> None:
+    """Has gradients noted that are taken without a tape: in which session or function they run isn't seen."""
+
+    def taking(by: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+        def make(original: Callable[..., Result]) -> Callable[..., Result]:
+            def gradients(*args: object, **kwargs: object) -> Result:
+                applied.took_gradients(by)
+                return original(*args, **kwargs)
+
+            return not_converted(gradients)
+
+        return make
+
+    v1 = tf.compat.v1
+    patch(tf, "gradients", taking("tf.gradients"))
+    patch(v1, "gradients", taking("tf.gradients"))
+    patch(v1.train.Optimizer, "compute_gradients", taking("an optimizer of TensorFlow 1"))

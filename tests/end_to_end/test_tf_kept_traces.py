@@ -1,0 +1,145 @@
+"""Functions whose traces TensorFlow keeps, or makes before the first call, and what several functions share."""
+
+# mypy: disable-error-code="untyped-decorator, name-defined, misc"
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import tensorflow as tf
+
+from support.tf_networks import SAMPLES, Net, batches
+from support.tf_trials import begin
+
+__all__ = ["begin"]
+pytestmark = pytest.mark.filterwarnings("ignore")
+Begin = Callable[..., Any]
+
+
+def by_hand() -> Callable[..., Any]:
+    """A step without an optimizer."""
+    weights = tf.Variable(tf.zeros([8, 3]))
+
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((x @ weights - tf.one_hot(y, 3)) ** 2)
+        weights.assign_sub(0.01 * tape.gradient(loss, weights))
+        return loss
+
+    return step
+
+
+@pytest.mark.parametrize("make", [lambda: Net().step, by_hand], ids=["an optimizer", "by hand"])
+def test_an_epoch_that_is_traced_anew_counts_what_its_step_was_traced_to_before(begin: Begin, make: Any) -> None:
+    """The step within it has been traced, and isn't again: no gradient is seen in the second trace."""
+    trial = begin()
+    step, train = tf.function(make()), batches()
+
+    @tf.function
+    def epoch(data: Any, number: int) -> None:
+        for x, y in data:
+            step(x, y)
+
+    for number in range(4):
+        epoch(train, number)
+    facts = trial.end()
+    assert (trial.steps, trial.samples, facts["unit"]) == (28, 4 * SAMPLES, "samples")
+    assert trial.set_apart() == 0
+
+
+def test_a_function_that_calls_anothers_kept_trace_trains(begin: Begin) -> None:
+    trial = begin()
+    step, data = tf.function(by_hand()), iter(batches(10).repeat())
+    through = tf.function(lambda x, y: step(2.0 * x, y))
+
+    @tf.function
+    def one(source: Any) -> None:
+        step(*next(source))
+
+    @tf.function
+    def one_through(source: Any) -> None:
+        through(*next(source))
+
+    @tf.function
+    def several(source: Any) -> None:
+        for _ in tf.range(5):
+            through(*next(source))
+
+    for run in (one, one_through, several, one):
+        for _ in range(4):
+            run(data)
+    facts = trial.end()
+    assert (trial.steps, trial.samples, facts["unit"]) == (32, 320, "samples")
+
+
+@pytest.mark.parametrize("called", ["the function", "what it was traced to"])
+def test_a_function_that_was_traced_before_it_is_called_trains(begin: Begin, called: str) -> None:
+    trial = begin()
+    function = tf.function(Net().step)
+    concrete = function.get_concrete_function(tf.TensorSpec([None, 8]), tf.TensorSpec([None], tf.int32))
+    step = function if called == "the function" else concrete
+    for x, y in batches(10).repeat(2):
+        step(x, y)
+    facts = trial.end()
+    assert (trial.steps, trial.samples, facts["unit"]) == (10, 100, "samples")
+    assert facts["as_written"]["batch_size"] == 10
+
+
+def test_steps_of_functions_that_share_an_optimizer_count_once(begin: Begin) -> None:
+    trial = begin()
+    net = Net()
+
+    @tf.function
+    def with_noise(x: Any, y: Any) -> None:
+        net.step(x + tf.random.normal(tf.shape(x)), y)
+
+    step = tf.function(net.step)
+    for number, (x, y) in enumerate(batches(10).repeat(4)):
+        (step, with_noise, net.step)[number % 3](x, y)
+    facts = trial.end()
+    assert (trial.steps, trial.samples) == (20, 200), facts
+
+
+def test_two_gradients_of_one_function_are_one_step_by_hand(begin: Begin) -> None:
+    trial = begin()
+    weights, others = tf.Variable(tf.zeros([8, 3])), tf.Variable(tf.zeros([8, 3]))
+
+    @tf.function
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((x @ weights - tf.one_hot(y, 3)) ** 2)
+        weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((x @ others) ** 2)
+        others.assign_sub(0.1 * tape.gradient(loss, others))
+
+    for x, y in batches(10).repeat(2):
+        step(x, y)
+    trial.end()
+    assert (trial.steps, trial.samples) == (10, 100)
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["eager", "tf.function"])
+def test_what_a_gradient_computes_anew_is_no_step_and_no_loss(begin: Begin, traced: bool) -> None:
+    trial = begin()
+    inner, outer = tf.Variable(tf.random.normal([8, 16])), tf.Variable(tf.random.normal([16, 3]))
+    block = tf.recompute_grad(lambda x: 100.0 + tf.nn.relu(x @ inner))
+
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((0.01 * block(x) @ outer) ** 2)
+        for weights, gradient in zip((inner, outer), tape.gradient(loss, [inner, outer]), strict=True):
+            weights.assign_sub(0.0 * gradient)
+        return loss
+
+    run = tf.function(step) if traced else step
+    x = tf.random.normal([6, 8])
+    losses = [float(run(x)) for _ in range(5)]
+    trial.session.clock.synchronize()
+    assert trial.steps == (5 if traced else 4)
+    assert trial.loops.take_loss() == pytest.approx(losses[-1])
