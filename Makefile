@@ -19,8 +19,9 @@ COMPILE = $(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null || true
 NEEDS = $(if $(shell grep -lE '^import (keras|tensorflow)' $(STUDY)/train.py),$(VENV)/.keras) \
 	$(if $(shell grep -lE '^import jax' $(STUDY)/train.py),$(VENV)/.jax)
 
-# Tests that time nothing run in this many processes at once: one more than cores, since most wait for their children.
-WORKERS ?= 3
+# Tests that time nothing run in this many processes at once: twice the two cores that they are made for, since half of
+# a process's time it waits for its children, or for a time to pass. Each takes 2 GB at last.
+WORKERS ?= 4
 PYTEST = $(BIN)/python -m pytest
 
 # The oldest Keras that pyproject.toml promises; make test-keras KERAS="keras==3.10.*"  takes another.
@@ -89,22 +90,26 @@ study: env $(NEEDS)
 	@echo "$(STUDY_FOLDER)/best.json:"
 	@cat $(STUDY_FOLDER)/best.json
 
-# What measures time or has a deadline ("timed") runs alone, behind all that doesn't. That shares the cores: a thread that
-# waits mustn't keep one busy meanwhile. What fails in either phase is run once more, alone, as CPython's own test runner
-# does: it has failed if it fails then. However often a process of tests crashes, another one goes on with what it has left.
+# What measures time or has a deadline ("timed") runs alone, behind all that doesn't. That shares the cores, with mypy, too:
+# a thread that waits mustn't keep one busy meanwhile, and nothing computes in several. What fails in either phase is run
+# once more, alone, as CPython's own test runner does: it has failed if it fails then. However often a process of tests
+# crashes, another one goes on with what it has left.
 UNTIMED = -m "not slow and not timed"
 IN_PARALLEL = --max-worker-restart 10000 -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(UNTIMED)
+BESIDE_OTHERS = OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1
 ALONE = --last-failed --last-failed-no-failures none
 # The files of those: to import all others takes as long as several of them.
 TIMED = -m "timed and not slow" $(sort $(shell grep -rl --include='test_*.py' 'mark\.timed' tests))
-test: lint types
-	OMP_WAIT_POLICY=PASSIVE $(PYTEST) $(IN_PARALLEL) || { test $$? = 1 && $(PYTEST) $(ALONE) $(UNTIMED); }
+test: lint
+	@$(BIN)/mypy > $(VENV)/types.txt 2>&1 & types=$$!; \
+	$(BESIDE_OTHERS) $(PYTEST) $(IN_PARALLEL) || { test $$? = 1 && $(PYTEST) $(ALONE) $(UNTIMED); }; tests=$$?; \
+	wait $$types; types=$$?; cat $(VENV)/types.txt; test $$tests = 0 && test $$types = 0
 	$(PYTEST) $(TIMED) || { test $$? = 1 && $(PYTEST) $(ALONE) $(TIMED); }
 
 # The long campaigns and every variant, too, each script in a process that starts afresh, and examples of properties that
 # nobody tried before.
 test-all: lint types
-	OMP_WAIT_POLICY=PASSIVE $(PYTEST) --fresh --hypothesis-profile=new $(IN_PARALLEL)
+	$(BESIDE_OTHERS) $(PYTEST) --fresh --hypothesis-profile=new $(IN_PARALLEL)
 	$(PYTEST) --fresh -m "timed or slow"
 
 # On a machine with a card and PyTorch, in ten minutes and without a network; what it lacks: WHEELS=a folder of wheels.
