@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ pytest_plugins = [
     "support.skips", "support.again", "support.disturbed", "support.order", "support.postgresql", "support.examples",
     "support.children", "support.undurable",
 ]  # fmt: skip
+
+NUMBERS = itertools.count()
 
 
 @pytest.fixture
@@ -73,5 +76,8 @@ def locks_of_these_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 
 @pytest.fixture(autouse=True)
 def locks_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test waits for a study that runs on this machine, nor for another test."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    """No test waits for a study that runs on this machine, nor for another test.
+
+    By a number of its own: ``mktemp`` reads the names of all that were made before, thousands at last.
+    """
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "caches" / str(next(NUMBERS))))
