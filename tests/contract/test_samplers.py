@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -12,6 +12,7 @@ from search_spaces.torch import SPACE as TORCH
 from tuner.devices.cpu import cpu_device
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Trial
+from tuner.search import tpe
 from tuner.search.additive import AdditiveSampler
 from tuner.search.chain import Chain
 from tuner.search.history import History, Sampler
@@ -43,6 +44,14 @@ def played(
             Trial(len(trials), Phase.SEARCH, proposal.config, proposal.why, world.outcome(proposal.config))
         )
     return trials
+
+
+@pytest.fixture(scope="module", autouse=True)
+def a_few_asks() -> Iterator[None]:
+    """TPE asks less often for what is new: that takes most of the time, and what is proposed is held to the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tpe, "ASKS", 8)
+        yield
 
 
 @pytest.fixture(scope="module", params=sorted(SAMPLERS))

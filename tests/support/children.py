@@ -31,7 +31,7 @@ FORKING = Path(__file__).with_name("forking_child.py")
 PYTHON = (sys.executable, "-X", "faulthandler")
 # Those of tests that run at once would wait for each other most of the time.
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-IMPORTED = {"torch": ("torch", "torch._dynamo"), "keras": ("keras",), "tensorflow": ("tensorflow",)}
+IMPORTED = {"torch": ("torch", "torch._dynamo"), "keras": ("keras",)}
 """What is imported for scripts of a framework; PyTorch imports the second one with the first optimizer."""
 FRAMEWORKS = {"torch", "keras", "tensorflow", "jax"}
 UNREAD = {
@@ -166,7 +166,7 @@ def _of_all(environment: Mapping[str, str]) -> dict[str, str]:
 def framework_of(script: Path) -> str | None:
     """The framework that the script imports before it does anything else; None where there is none, or two of them.
 
-    What it does before might decide how a framework is imported.
+    What it does before might decide how a framework is imported. Keras and TensorFlow are one: each imports the other.
     """
     names: set[str] = set()
     try:
@@ -183,9 +183,7 @@ def framework_of(script: Path) -> str | None:
     found = names & FRAMEWORKS
     if found == {"torch"}:
         return "torch"
-    if found <= {"keras", "tensorflow"}:
-        return "keras" if "keras" in found else next(iter(found), None)
-    return None
+    return "keras" if found and found <= {"keras", "tensorflow"} else None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

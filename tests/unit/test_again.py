@@ -29,14 +29,16 @@ import pytest
 @pytest.mark.parametrize("worker", [os.environ.get("PYTEST_XDIST_WORKER", "none")])
 def test(worker): pass
 """
+# With no other plugin: to import them all takes most of the time.
+BARE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 IN_PARALLEL = ("-n", "2", "--dist", "loadfile", "-m", "not slow")
 ALONE = ("--last-failed", "--last-failed-no-failures", "none", "-m", "not slow")
 
 
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "support.again", *options],
-        cwd=folder, env={**os.environ, "PYTHONPATH": str(TESTS)}, capture_output=True, text=True, timeout=200,
+        [sys.executable, "-m", "pytest", "-q", "-p", "xdist", "-p", "support.again", *options],
+        cwd=folder, env={**os.environ, **BARE, "PYTHONPATH": str(TESTS)}, capture_output=True, text=True, timeout=200,
         check=False,
     )  # fmt: skip
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
+# With no other plugin: to import them all takes most of the time.
+BARE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 # Run on a made-up machine that has a TPU and no CUDA device.
 PRELUDE = """
 import pytest
@@ -53,8 +55,9 @@ def _run(folder: Path, options: list[str], **modules: str) -> subprocess.Complet
     for name, source in modules.items():
         (folder / f"test_{name}.py").write_text(source)
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-rsEf", "-p", "support.skips", "-p", "no:cacheprovider", *options],
-        cwd=folder, env={**os.environ, "PYTHONPATH": str(TESTS)}, capture_output=True, text=True, timeout=200,
+        [sys.executable, "-m", "pytest", "-q", "-rsEf", "-p", "xdist", "-p", "support.skips", "-p", "no:cacheprovider",
+         *options],
+        cwd=folder, env={**os.environ, **BARE, "PYTHONPATH": str(TESTS)}, capture_output=True, text=True, timeout=200,
         check=False,
     )  # fmt: skip
 
