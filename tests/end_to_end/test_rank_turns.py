@@ -43,6 +43,7 @@ def _window(entries: list[Entry]) -> list[Entry]:
     return [e for e in entries if isinstance(e.record, Block) and e.record.phase is Phase.WINDOW]
 
 
+@pytest.mark.timed
 def test_two_trials_of_two_ranks_take_turns(by_turns: tuple[tuple[Outcome, ...], list[list[Entry]], object]) -> None:
     outcomes, sent, _ = by_turns
     assert all(outcome.complete for outcome in outcomes), [outcome.detail for outcome in outcomes]
@@ -53,6 +54,7 @@ def test_two_trials_of_two_ranks_take_turns(by_turns: tuple[tuple[Outcome, ...],
         assert own[1] <= other[0] + 0.01 or other[1] <= own[0] + 0.01, "one trains while the other is held"
 
 
+@pytest.mark.timed
 def test_all_ranks_end_a_turn_after_the_same_step(
     by_turns: tuple[object, list[list[Entry]], object],
 ) -> None:
@@ -74,6 +76,7 @@ def test_what_is_held_is_no_time_of_any_rank(by_turns: tuple[tuple[Outcome, ...]
         assert outcome.measurement.turns > 6
 
 
+@pytest.mark.timed
 def test_they_train_as_they_do_alone(by_turns: tuple[object, object, list[Path]]) -> None:
     """Bit for bit in each rank: nothing is lost between two turns."""
     first, second = ((folder / "log.txt").read_text().split() for folder in by_turns[2])

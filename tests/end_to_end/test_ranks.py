@@ -44,6 +44,7 @@ def test_who_holds_the_others_up_is_told(straggling: tuple[Outcome, Path]) -> No
     assert any(remark.startswith("rank 1 comes to its backward") for remark in outcome.knowledge.remarks)
 
 
+@pytest.mark.timed
 def test_all_ranks_end_after_the_same_step(straggling: tuple[Outcome, Path]) -> None:
     outcome, folder = straggling
     entries = read_records(folder / "trial" / RECORDS)
@@ -55,6 +56,7 @@ def test_all_ranks_end_after_the_same_step(straggling: tuple[Outcome, Path]) -> 
     assert outcome.knowledge.samples == 24 * steps[0]
 
 
+@pytest.mark.timed
 def test_each_rank_observes_its_knobs(straggling: tuple[Outcome, Path]) -> None:
     outcome, _ = straggling
     assert outcome.measurement is not None
@@ -62,6 +64,7 @@ def test_each_rank_observes_its_knobs(straggling: tuple[Outcome, Path]) -> None:
     assert (report.knob, report.evidence) == ("num_workers", Evidence.VERIFIED)
 
 
+@pytest.mark.timed
 def test_what_a_model_computes_may_be_turned(straggling: tuple[Outcome, Path]) -> None:
     assert not {"compile", "grad_accumulation", "checkpointing"} & {*straggling[0].knowledge.left_out}
 

@@ -40,7 +40,9 @@ def in_turns(script: Script, switcher: Any, *, epochs: int, seed: int, every: fl
 @pytest.mark.parametrize(
     "loader",
     [
-        {}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}, {"num_workers": 1, "shuffle": False},
+        {}, pytest.param({"num_workers": 2}, marks=pytest.mark.slow),
+        {"num_workers": 2, "persistent_workers": True},
+        pytest.param({"num_workers": 1, "shuffle": False}, marks=pytest.mark.slow),
         {"num_workers": 2, "prefetch_factor": 5},
     ],
     ids=["itself", "workers", "lasting", "in order", "nearly all asked for at once"],
