@@ -1,4 +1,4 @@
-"""Loops of JAX on one device by ``jax.pmap``, which are counted, and on several, which aren't studied."""
+"""Loops of JAX in real children: by ``jax.pmap`` on one device, and on several of one process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jax_scripts import HEAD, LOOP
+from support.jax_scripts import HEAD, LOOP, SCRIPTS
 
 Run = Callable[..., Any]
 Write = Callable[..., Path]
@@ -34,27 +34,21 @@ print("went on")
 """
 
 
-@pytest.mark.parametrize("axes", ["0", pytest.param("(None, 0)", marks=pytest.mark.slow)])
-def test_a_script_that_maps_over_one_device_is_counted(axes: str, run_child: Run, write_script: Write) -> None:
-    """Its arrays have a dimension of one in front, which holds no samples."""
-    ran = run_child(write_script(PMAPPED.replace("AXES", axes)), argv=("23", "30"), window=WHOLE)
+def is_counted(ran: Any, devices: int) -> None:
+    """By the script's own count, and with its losses."""
     assert ran.returncode == 0, ran.output
     trained = int(re.findall(r"^trained on (\d+)$", ran.output, re.MULTILINE)[-1])
-    found = (ran.facts["unit"], ran.facts["steps"], ran.facts["samples"])
-    assert found == ("samples", 23, trained), ran.facts["remarks"]
+    found = (ran.facts["unit"], ran.facts["steps"], ran.facts["samples"], ran.facts["devices"])
+    assert found == ("samples", 23, trained, devices), ran.facts["remarks"]
     told = [float(record["value"]).hex() for record in ran.of("loss")]
     losses = re.findall(r"^loss (\S+)$", ran.output, re.MULTILINE)
     assert len(told) > 10 and set(told) <= {float.fromhex(loss).hex() for loss in losses}
 
 
 @pytest.mark.parametrize("axes", ["0", pytest.param("(None, 0)", marks=pytest.mark.slow)])
-def test_a_script_that_maps_over_devices_is_told_why_it_is_not_studied(
-    axes: str, run_child: Run, write_script: Write
-) -> None:
-    ran = run_child(write_script(TWO_DEVICES + PMAPPED.replace("AXES", axes)), argv=("10",), window=WHOLE)
-    (failure,) = ran.of("failure")
-    assert failure["reason"] == "unsupported" and "jax.pmap" in failure["detail"]
-    assert "went on" not in ran.output
+def test_a_script_that_maps_over_one_device_is_counted(axes: str, run_child: Run, write_script: Write) -> None:
+    """Its arrays have a dimension of one in front, which holds no samples."""
+    is_counted(run_child(write_script(PMAPPED.replace("AXES", axes)), argv=("23", "30"), window=WHOLE), 1)
 
 
 SHARDED = TWO_DEVICES + HEAD + """
@@ -67,8 +61,31 @@ def update(params, x, y):
 """ + LOOP.replace("STEP", "params, done_with = update(params, *jax.device_put((x, y), sharding))")
 
 
-@pytest.mark.slow  # unit/child/test_jax_steps.py
-def test_a_script_on_several_devices_is_told_why_it_is_not_studied(run_child: Run, write_script: Write) -> None:
-    ran = run_child(write_script(SHARDED), argv=("10",), window=WHOLE)
-    (failure,) = ran.of("failure")
-    assert failure["reason"] == "unsupported" and "2 devices" in failure["detail"]
+@pytest.mark.parametrize(
+    "script", [SHARDED, pytest.param(TWO_DEVICES + PMAPPED.replace("AXES", "0"), marks=pytest.mark.slow)]
+)
+def test_a_script_on_several_devices_is_counted(script: str, run_child: Run, write_script: Write) -> None:
+    is_counted(run_child(write_script(script), argv=("23", "20"), window=WHOLE), 2)
+
+
+REFUSED = "error: the profile was proven on {}, and {}"
+
+
+@pytest.mark.parametrize(
+    ("script", "devices", "says"),
+    [
+        (SCRIPTS["jitted"], 2, REFUSED.format("2 devices", "there is one device")),
+        pytest.param(SHARDED, 3, REFUSED.format("3 devices", "there are 2 devices"), marks=pytest.mark.slow),
+        pytest.param(SHARDED, 1, "the profile was proven on one device, and the script", marks=pytest.mark.slow),
+        pytest.param(SHARDED, 2, "after 20 steps in effect: threads", marks=pytest.mark.slow),
+    ],
+)
+def test_a_profile_for_several_devices_is_for_as_many(
+    script: str, devices: int, says: str, run_child: Run, write_script: Write
+) -> None:
+    known = {"devices": devices}
+    ran = run_child(write_script(script), {"threads": 2}, argv=("23", "20"), mode="apply", knowledge=known)
+    assert f"autotune: {says}" in ran.output
+    refused = says.startswith("error")
+    assert (ran.returncode, "trained on" in ran.output) == (2 if refused else 0, not refused), ran.output
+    assert ("hint: give it" in ran.output) == refused

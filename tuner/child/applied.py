@@ -28,11 +28,17 @@ NOT_APPLIED = 7
 """Exit status under ``--strict`` where a knob took no effect; the parent's ``ExitCode.NOT_APPLIED``."""
 NOT_TRAINED = 8
 """Exit status where the script ended with 0 and trained nothing; the parent's ``ExitCode.NOT_TRAINED``."""
+OTHER_DEVICES = 2
+"""Exit status where a profile for several devices isn't applied to others; the parent's ``ExitCode.USAGE``."""
 UNREACHED = "nothing that it could turn was reached"
 HELP = frozenset({"-h", "--help", "--helpfull", "--helpshort", "--hydra-help", "--version", "-V"})
 """Arguments that have a script say something of itself and leave."""
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 """Where launchers say which of several processes this is."""
+
+
+def _count(devices: int) -> str:
+    return "one device" if devices == 1 else f"{devices} devices"
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,7 @@ class AppliedRun:
         self._trained_in_fork = mmap.mmap(-1, 1)
         self._trained = False
         self._gradients: list[str] = []
+        self._devices: list[Callable[[], int]] = []
         self.started = StartedProcesses()
         self.unwatched: list[str] = []
 
@@ -116,6 +123,23 @@ class AppliedRun:
         """Has an adapter asked when the time has come to tell."""
         self._looks.append(look)
 
+    def counts_devices(self, look: Callable[[], int]) -> None:
+        """Has an adapter asked, with the first step, on how many devices its framework computes; 0: it doesn't."""
+        self._devices.append(look)
+
+    def computes_on(self, devices: int, what: str) -> None:
+        """On so many devices it trains, or could. Raises ``SystemExit`` where the profile is for several others."""
+        proven = self._request.knowledge.devices
+        if devices == proven or not self._request.config or os.getpid() != self._pid:
+            return
+        if proven == 1 or self._request.any_devices:
+            self.say(f"the profile was proven on {_count(proven)}, and {what} {_count(devices)}")
+            return
+        self.say(f"error: the profile was proven on {_count(proven)}, and {what} {_count(devices)}")
+        self.say(f"hint: give it {_count(proven)}; or --any-devices applies the profile all the same")
+        self._told = True
+        raise SystemExit(OTHER_DEVICES)
+
     def stepped(self) -> None:
         """A training step has ended. Raises ``SystemExit`` under ``strict`` where a knob is found to have no effect."""
         self.trains()
@@ -129,10 +153,13 @@ class AppliedRun:
 
     def trains(self) -> None:
         """Something is trained, here or in a forked process, whether or not its steps can be counted."""
-        if os.getpid() == self._pid:
-            self._trained = True
-        else:
+        if os.getpid() != self._pid:
             self._trained_in_fork[0] = 1
+        elif not self._trained:
+            self._trained = True
+            devices = max((look() for look in self._devices), default=0)
+            if devices:
+                self.computes_on(devices, "the script computes on")
 
     def took_gradients(self, by: str) -> None:
         """Gradients were taken by a function after which no step is seen: an update by hand may follow."""

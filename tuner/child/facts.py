@@ -40,6 +40,7 @@ class ScriptFacts:
     retraces: int = 0
     loss_reduction: str = ""
     batch_norm: bool = False
+    devices: int = 1
     acts_by_batch: str = ""
     counted_steps: list[int] = field(default_factory=list)
     precisions: list[str] = field(default_factory=list)

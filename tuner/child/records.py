@@ -71,6 +71,7 @@ class Knowledge:
     ``training_loaders``: keys of the loaders that feed the training. ``loss_reduction``: "mean", "sum", "count" or
     "unknown". ``acts_by_batch``: what of the script's own acts with every batch of a trainer. ``counted_steps``: the
     batches of an epoch and of a validation, where the script gives its trainer a number of them.
+    ``devices``: on so many the framework computes a step, one of the study's being all of them.
     ``precisions``, ``optimizer_choices``, ``attention_choices``: values that the device, the optimizers and PyTorch's
     attention offer. ``emulated_precisions``: those that the device has no instructions for.
     ``compile_choices``: what may be compiled besides all of a model, by its blocks and its shapes.
@@ -124,6 +125,7 @@ class Knowledge:
     retraces: int = 0
     loss_reduction: str = ""
     batch_norm: bool = False
+    devices: int = 1
     acts_by_batch: str = ""
     counted_steps: tuple[int, ...] = ()
     precisions: tuple[str, ...] = ()
@@ -201,7 +203,8 @@ class ChildRequest:
     ``script`` is absolute, ``script_as_given`` what stood on the command line; with ``module`` both are empty.
     ``device`` is a label such as ``cuda:0``. ``spawned_monotonic`` is the parent's clock at the launch, which the
     child shares. ``used_device_bytes`` is what others hold of the device. ``strict``: in mode "apply", a knob that
-    doesn't take effect ends the script. ``without`` are the watches to leave out. ``hidden``: paths of trials that are
+    doesn't take effect ends the script. ``any_devices``: in that mode, a profile for several devices is applied to any
+    number of them. ``without`` are the watches to leave out. ``hidden``: paths of trials that are
     alive beside this one, which aren't there for it. ``rotation``: configs that take turns in its window. ``spared_s``:
     seconds that a fork server had spent for it before.
     """
@@ -224,6 +227,7 @@ class ChildRequest:
     parent_pid: int | None = None
     spawned_monotonic: float | None = None
     strict: bool = False
+    any_devices: bool = False
     without: tuple[Watch, ...] = ()
     hidden: tuple[str, ...] = ()
     spared_s: float = 0.0

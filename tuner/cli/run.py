@@ -15,6 +15,7 @@ from tuner.cli.printable import printable
 from tuner.cli.script import find_script, ranks, source_of
 from tuner.cli.trust import declare_trust, vouch
 from tuner.cli.verb import Subparsers
+from tuner.devices.cpu import host_devices
 from tuner.devices.host import usable_cores
 from tuner.devices.present import AUTO, devices, kind_of, resolve_device, spellings
 from tuner.devices.software import software
@@ -57,6 +58,11 @@ def add_parser(verbs: Subparsers) -> None:
         "--any-ranks", action="store_true", help="also apply a profile that was proven with another number of ranks"
     )
     parser.add_argument(
+        "--any-devices",
+        action="store_true",
+        help="also apply a profile that was proven with several devices of one process to another number of them",
+    )
+    parser.add_argument(
         "--tier", default="2", metavar="2|3",
         help="3: the larger effective batch that was proven to reach a loss sooner, which changes the optimisation"
         " (default 2: the fastest config that keeps the effective batch)",
@@ -69,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     place, tier = file_of(arguments.config), _tier(arguments.tier)
     device, cores = _device(arguments.device), usable_cores()
     there = profiles.read(content_of(place), place)
-    profile = profiles.choose(there, device, cores, place, ranks=ranks())
+    profile = profiles.choose(there, device, cores, place, ranks=ranks(), devices=host_devices(os.environ))
     profile = profiles.of_tier_3(profile, place) if tier == _OPTIMISATION else profile
     if not arguments.any_ranks:
         _check_ranks(profile, place, tier)
@@ -99,7 +105,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"autotune: {printable(line)}", file=sys.stderr)
     rendered = replace(script, argv=render(script.argv, knowledge.given(profile.config)))
     exec_applied(
-        rendered, device, profile.config, knowledge, alone=ranks() == 1, shown=shown, strict=arguments.strict
+        rendered, device, profile.config, knowledge, alone=ranks() == 1, shown=shown, strict=arguments.strict,
+        any_devices=arguments.any_devices,
     )  # fmt: skip
 
 

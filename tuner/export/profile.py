@@ -53,6 +53,11 @@ class Profile:
     ranks: int = 1
 
     @property
+    def devices(self) -> int:
+        """On so many devices of one process it was proven."""
+        return self.knowledge.devices
+
+    @property
     def circumstances(self) -> Circumstances:
         """What it was proven with."""
         return Circumstances(self.script, self.environment, self.knowledge.module_hashes, self.cores)
@@ -202,9 +207,11 @@ def read(content: bytes, place: str) -> list[Profile]:
     return profiles
 
 
-def choose(profiles: list[Profile], device: Device, cores: int, place: str, *, ranks: int = 1) -> Profile:
+def choose(
+    profiles: list[Profile], device: Device, cores: int, place: str, *, ranks: int = 1, devices: int = 1
+) -> Profile:  # fmt: skip
     """The profile of this very device, else of its model; of several one that was proven in as many ``ranks``, else in
-    one process, and of these one that was proven with as many ``cores``.
+    one process, of these one on as many ``devices`` of one process, and of these one with as many ``cores``.
 
     Raises ``ProfileError`` naming those there are.
     """
@@ -212,7 +219,8 @@ def choose(profiles: list[Profile], device: Device, cores: int, place: str, *, r
     same_card = [p for p in same_kind if p.device.uuid == device.uuid]
     same_model = [p for p in same_kind if p.device.name == device.name]
     for profile in sorted(
-        same_card or same_model, key=lambda p: (p.ranks != ranks, p.ranks != 1, p.cores != cores, p.cores is None)
+        same_card or same_model,
+        key=lambda p: (p.ranks != ranks, p.ranks != 1, p.devices != devices, p.cores != cores, p.cores is None),
     ):
         return profile
     there = ", ".join(f"{p.device.label} ({p.device.name})" for p in profiles) or "none"
@@ -299,13 +307,14 @@ def documents(content: bytes, place: str) -> list[dict[str, Any]]:
 
 
 def same_entry(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two profiles are of the same device and number of ranks, so that one takes the other's place.
+    """Whether two profiles are of the same device, number of ranks, and of devices in one process, so that one takes
+    the other's place.
 
     One whose ``uuid`` is no more than its model's name, as a CPU's, is told by the cores as well. Profiles of earlier
     versions don't say them, and pass for any number.
     """
     device, other_device = one.get("device"), other.get("device")
-    if one.get("ranks", 1) != other.get("ranks", 1):
+    if one.get("ranks", 1) != other.get("ranks", 1) or _devices(one) != _devices(other):
         return False
     if not isinstance(device, dict) or not isinstance(other_device, dict):
         return device == other_device
@@ -313,6 +322,11 @@ def same_entry(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
         return False
     cores, other_cores = one.get("cores"), other.get("cores")
     return device.get("uuid") != device.get("name") or None in (cores, other_cores) or cores == other_cores
+
+
+def _devices(profile: Mapping[str, Any]) -> object:
+    """On how many of one process it was proven; nobody has validated it yet."""
+    return _part(profile, "knowledge").get("devices", 1)
 
 
 def _is_edited(profile: Mapping[str, Any]) -> bool | None:

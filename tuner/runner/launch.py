@@ -377,16 +377,18 @@ def exec_applied(
     alone: bool = True,
     shown: bool = True,
     strict: bool = False,
+    any_devices: bool = False,
     python: str = sys.executable,
     child: Path = CHILD,
 ) -> NoReturn:
     """Replaces this process by the script with the config applied: nothing of ours stays beside it.
 
     Unless it is ``alone`` it is one of several ranks, each of which takes its own card of all that are visible; unless
-    it is ``shown`` the device alone, it sees all that it would under plain Python. ``strict``: see ``ChildRequest``.
+    it is ``shown`` the device alone, it sees all that it would under plain Python. ``strict``, ``any_devices``:
+    see ``ChildRequest``.
     Its exit status, signals and standard streams are then the caller's own, as under plain Python.
     """
-    request = replace(applied_request(script, device, config, knowledge), strict=strict)
+    request = replace(applied_request(script, device, config, knowledge), strict=strict, any_devices=any_devices)
     descriptor, path = tempfile.mkstemp(prefix="autotune-", suffix=".json")
     with open(descriptor, "w", encoding="utf-8") as file:
         file.write(wire.encode_request(request))

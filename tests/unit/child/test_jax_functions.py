@@ -19,9 +19,7 @@ from support.jax_here import jax
 from tuner.child.adapter import instrument
 from tuner.child.jax.adapter import JaxAdapter
 from tuner.child.jax.functions import Jitted, is_foreign
-from tuner.child.jax.maps import MapWatch
 from tuner.child.patches import unpatch_all
-from tuner.child.session import StopTrial
 
 jnp = jax.numpy
 
@@ -110,25 +108,6 @@ def test_calls_of_a_copy_are_seen(trial: InProcess) -> None:
         for _ in range(3):
             weights = each(weights)
     assert trial.steps == 9
-
-
-def test_what_pmap_made_for_several_devices_is_refused_where_it_trains_and_not_before(
-    trial: InProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tuner.child.session._watchdog", lambda: None)  # it would end this process
-    monkeypatch.setattr(MapWatch, "_devices", lambda *_: 2)
-
-    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
-    def update(weights: Any, x: Any) -> Any:
-        return weights - jax.grad(lambda weights: (weights * x).sum())(weights)
-
-    mapped, scored = jax.pmap(update), jax.pmap(lambda x: x + 1)
-    assert mapped.__name__ == jax.pmap.__wrapped__(update).__name__
-    assert float(scored(jnp.ones(1))[0]) == 2.0
-    with pytest.raises(StopTrial):
-        mapped(jnp.ones((1, 3)), jnp.ones((1, 3)))
-    (failure,) = trial.log.of("failure")
-    assert failure["reason"] == "unsupported" and "jax.pmap" in failure["detail"]
 
 
 def test_calls_of_what_pmap_made_for_one_device_and_of_its_copies_are_seen(trial: InProcess) -> None:

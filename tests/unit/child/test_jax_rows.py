@@ -72,7 +72,7 @@ def test_state_goes_round_and_a_batch_is_new(statistics: tuple[int, ...]) -> Non
 def test_parameters_that_are_made_outside_are_no_batch(mapped: bool) -> None:
     """A compiled gradient, and updates by hand: they are new with each call. Where mapped, a trace sees no device."""
     function = Function()
-    function.rows.mapped = mapped
+    function.rows.devices = int(mapped)
     device = (1,) if mapped else ()
     for _ in range(LOOKS + 4):
         params, rate = Made((*device, 8, 4)), Made(device)
@@ -83,7 +83,7 @@ def test_parameters_that_are_made_outside_are_no_batch(mapped: bool) -> None:
 def test_parameters_of_the_devices_together_are_no_batch() -> None:
     """``in_axes=None``: they have no dimension for devices, but may have one of one."""
     function = Function()
-    function.rows.mapped, function.parameters = True, {((1, 4), "float32")}
+    function.rows.devices, function.parameters = 1, {((1, 4), "float32")}
     for _ in range(LOOKS + 4):
         assert function.call(Made((1, 4)), batch(1, 20, 8), result=Made((1, 1, 4))) == 20
 

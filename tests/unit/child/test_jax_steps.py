@@ -11,6 +11,7 @@ import pytest
 from support.jax_here import jax
 from support.jax_trial import Trial, X, Y, batches, descend, loss_of, watched, weights
 
+from tuner.child.devices import named as device_named
 from tuner.child.session import StopTrial
 
 jnp, lax = jax.numpy, jax.lax
@@ -279,21 +280,33 @@ def test_nothing_of_a_trace_is_held(trial: Trial) -> None:
 class Sharded:
     """An array that lies on several devices, as far as that is asked of it."""
 
-    def __init__(self, devices: int) -> None:
+    def __init__(self, devices: int, *, own: bool) -> None:
         self.sharding = self
         self.device_set = set(range(devices))
+        self.is_fully_addressable = own
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_arrays_on_several_devices_end_a_trial(trial: Trial, devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("lies_on", "device", "why"),
+    [
+        ((1, True), "cuda:0", ""),
+        ((2, True), "cuda:0", "the script computes on 2 devices at once: a trial has one"),
+        ((2, True), "cpu", ""),
+        ((2, False), "cpu", "the script's arrays lie on devices of several processes: a trial has one process"),
+    ],
+)
+def test_arrays_on_devices_beside_the_trial_s_own_end_it(
+    trial: Trial, lies_on: tuple[int, bool], device: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices, own = lies_on
     monkeypatch.setattr("tuner.child.session._watchdog", lambda: None)  # it would end this process
-    ends = contextlib.nullcontext() if devices == 1 else pytest.raises(StopTrial)
+    trial.session.device = device_named(device)
     assert trial.adapter.steps is not None
-    with ends:
-        trial.adapter.steps.update(lambda: {"number": 1, "w": Sharded(devices)})
+    with pytest.raises(StopTrial) if why else contextlib.nullcontext():
+        trial.adapter.steps.update(lambda: {"number": 1, "w": Sharded(devices, own=own)})
     failures = [(failure["reason"], failure["detail"]) for failure in trial.log.of("failure")]
-    why = "the script computes on 2 devices at once: a trial has one"
-    assert failures == ([("unsupported", why)] if devices == 2 else [])
+    assert failures == ([("unsupported", why)] if why else [])
+    assert trial.session.facts.devices == devices
 
 
 def test_a_script_without_a_step_is_told_what_was_looked_for(trial: Trial) -> None:

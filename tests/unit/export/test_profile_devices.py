@@ -62,3 +62,18 @@ def test_a_proof_of_one_process_does_not_stand_for_several_ranks() -> None:
     of_one = merged(None, profile(2), "best.json")
     later = {**profile(2, ranks=2), "runs": 0}
     assert with_standing(of_one, made_up.RESULT, later, "best.json") == later
+
+
+def on(devices: int) -> dict[str, Any]:
+    """A profile that was proven on so many devices of one process."""
+    made = profile(2)
+    return {**made, "knowledge": {**made["knowledge"], "devices": devices}}
+
+
+def test_numbers_of_devices_in_one_process_stand_side_by_side_and_the_one_that_fits_is_chosen() -> None:
+    both = merged(merged(None, on(1), "best.json"), on(8), "best.json")
+    assert [each.devices for each in read(both, "best.json")] == [1, 8]
+    assert [each.devices for each in read(merged(both, on(1), "best.json"), "best.json")] == [8, 1]
+    profiles = read(both, "best.json")
+    assert [choose(profiles, CPU, 2, "best.json", devices=devices).devices for devices in (1, 8)] == [1, 8]
+    assert choose(read(merged(None, on(8), "best.json"), "best.json"), CPU, 2, "best.json").devices == 8

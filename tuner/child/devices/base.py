@@ -28,7 +28,8 @@ class Device:
     ``tensorflow_strategy``: the knob value of "strategy" without which TensorFlow leaves it idle; "" for none.
     ``asynchronous``: whether it works behind the script's back, which runs ahead of it until it is waited for.
     ``xla_runs_in_threads``: whether what XLA has compiled for it runs in threads of this process, so that their time
-    shows that it ran.
+    shows that it ran. ``may_be_several``: whether frameworks may take it for several devices, which are all
+    this one.
     """
 
     kind: ClassVar[str]
@@ -39,6 +40,7 @@ class Device:
     tensorflow_strategy: ClassVar[str] = ""
     asynchronous: ClassVar[bool] = False
     xla_runs_in_threads: ClassVar[bool] = False
+    may_be_several: ClassVar[bool] = False
 
     def __init__(self, label: str) -> None:
         self.label = label

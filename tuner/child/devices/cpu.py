@@ -26,6 +26,7 @@ class CpuDevice(Device):
     torch_type = "cpu"
     torch_rounded = "bf16-math"
     xla_runs_in_threads = True
+    may_be_several = True
 
     def torch_precisions(self, torch: ModuleType) -> list[str]:
         """With products of float32 in bf16 only where oneDNN is seen to take them so, once it is allowed to."""

@@ -58,6 +58,7 @@ class JaxAdapter(Adapter):
             session.exit_listeners.append(self)
         if session.applied is not None:
             session.applied.attend(self._effects)
+            session.applied.counts_devices(self.steps.devices.trained_on)
 
     def _install_optax(self, optax: ModuleType) -> None:
         if self._patches is not None:

@@ -63,9 +63,17 @@ class ClientWatch:
                 kwargs["asynchronous"] = bool(wanted)
             self.made = bool(kwargs.get("asynchronous", True))
             with _processors(session.knobs.wanted(THREADS)):
-                return original(*args, **kwargs)
+                client = original(*args, **kwargs)
+            self._is_enough(client)
+            return client
 
         return make_cpu_client
+
+    def _is_enough(self, client: Any) -> None:
+        """In an applied run: there are as many devices as the profile was proven on, before anything is computed."""
+        applied, there = self.session.applied, client.device_count()
+        if applied is not None and there < self.session.request.knowledge.devices:
+            applied.computes_on(there, "there is" if there == 1 else "there are")
 
     def as_written(self) -> dict[str, object]:
         """The script's own values; None where they aren't known."""

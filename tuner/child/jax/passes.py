@@ -15,6 +15,8 @@ MOST_PASSES = 10_000
 """Of one step; of more than that the samples aren't known."""
 MOST_AGAIN = 4
 """A gradient is held against so many before it, whether it is taken on the batch of one of them."""
+EACH = " on each device"
+"""Ends the names of places that hold what one of several devices is given."""
 TOLD_SHARE = 0.9
 """Samples are counted where so many of the steps' are known."""
 
@@ -100,23 +102,30 @@ class Passes:
         self.unsure += not each.is_sure
         if rows is None:
             self.untold += 1
-            self.differing = sorted({found.shape[0] for found in each.found})
+            self.differing = sorted({found.rows for found in each.found})
         else:
             self.told += 1
             self._usual_rows[rows] = self._usual_rows.get(rows, 0) + 1
         if self.own_batches.is_wanted:
-            sizes: dict[Spot, int] = {
-                (each.name, found.number, dimension): size
-                for found in each.found for dimension, size in enumerate(found.shape)
-                if each.is_sure or dimension > 0 or size <= self.session.stated_batch_size()
-            }  # fmt: skip
-            times = {
-                (each.name, found.number, dimension): each.batches(found.shape, dimension)
-                for found in each.found for dimension in range(len(found.shape))
-            }  # fmt: skip
-            self.own_batches.passed(sizes if each.times != 0 else {}, times)
+            self._tell_places(each)
         elif rows is not None:
             self.session.clock.add_samples(rows, 0.0)
+
+    def _tell_places(self, each: Pass) -> None:
+        """How long each dimension is of what a gradient was given, in all, and on each device where there are several.
+
+        What the script states may be either: what all devices have together, or each of them.
+        """
+        sizes, times = dict[Spot, int](), dict[Spot, int]()
+        stated = self.session.stated_batch_size()
+        for found in each.found if each.times != 0 else ():
+            for devices, name in ((found.devices, each.name), (1, each.name + EACH))[: 1 + (found.devices > 1)]:
+                for dimension, size in enumerate(found.shape):
+                    if each.is_sure or dimension > 0 or size * devices <= stated:
+                        spot = name, found.number, dimension
+                        sizes[spot] = size * devices
+                        times[spot] = each.batches(found.shape, dimension) * (found.devices // devices)
+        self.own_batches.passed(sizes, times)
 
     @property
     def counts_samples(self) -> bool:

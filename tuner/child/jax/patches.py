@@ -35,8 +35,8 @@ class Instrumentation:
         self.steps = steps
         self.jax: Any = jax
         self._is_top_level: Callable[[], bool] = sys.modules["jax._src.core"].trace_state_clean
-        self._maps = MapWatch(steps)
         self._seen = Kept(self._see)
+        self._maps = MapWatch(steps, self._seen, self._is_top_level)
         self._loops = LoopWatch(steps, self._seen, self._is_top_level)
         self._functions = Kept(steps.new_function)
 
@@ -46,6 +46,7 @@ class Instrumentation:
         patch(self.jax, "value_and_grad", functools.partial(self._gradient, gives_value=True))
         patch(self.jax, "grad", functools.partial(self._gradient, gives_value=False))
         patch(self.jax, "pmap", self._pmap)
+        self._maps.install(self.jax)
         if self.session.measuring:
             self._loops.install(self.jax.lax)
         if self.session.applied is not None:
@@ -82,7 +83,6 @@ class Instrumentation:
         statics = getattr(jitted, "_jit_info", None)
         function.traces.static_numbers.update(getattr(statics, "static_argnums", ()))
         function.traces.static_names.update(getattr(statics, "static_argnames", ()))
-        function.rows.mapped |= mapped is not None
         made = Jitted(jitted, fun, function, mapped or self, make)
         function.made = weakref.ref(made)
         return made
@@ -210,7 +210,7 @@ class Instrumentation:
                 def watched() -> Any:
                     return self.calls(function, execute, args, kwargs)
 
-                return self._maps.calls(watched, execute, axes, args, kwargs)
+                return self._maps.calls(function, watched, axes, args, kwargs)
 
             return self.jitted(given[0], make, _Mapped(self, calls))
 

@@ -29,6 +29,7 @@ class Found:
     """An array of a batch: its number among all of the call's leaves, its shape, and itself, held loosely.
 
     ``is_around``: whether the function closes over it. ``content``: a little of what it holds, where that can change.
+    ``devices``: so many of that shape, one on each (``jax.pmap``).
     """
 
     number: int
@@ -36,6 +37,12 @@ class Found:
     made: Callable[[], object] | None = field(default=None, compare=False)
     is_around: bool = False
     content: bytes = field(default=b"", compare=False)
+    devices: int = 1
+
+    @property
+    def rows(self) -> int:
+        """The first dimension, on all devices."""
+        return self.shape[0] * self.devices
 
     def is_same(self, other: Found) -> bool:
         """Whether it is the very same array, which is still there and holds the same."""
@@ -87,7 +94,8 @@ class Rows:
     """Of one function. ``changes``: how often other arguments came to hold the batch.
 
     ``stay``: whether what was found last are the very same arrays with each call: a step may train on parts of them.
-    ``mapped``: whether arrays have a dimension in front for devices, of which there is one (``jax.pmap``).
+    ``devices``: the length of the dimension in front that arrays have for devices (``jax.pmap``); 0 where they have
+    none. ``whole``: numbers of arguments without it, which each device is given as they are.
     """
 
     def __init__(self, leaves: Leaves, outputs: Outputs) -> None:
@@ -99,7 +107,8 @@ class Rows:
         self._places: dict[int | str, list[tuple[int, int]]] | None = None
         self.changes = 0
         self.stay = False
-        self.mapped = False
+        self.devices = 0
+        self.whole: frozenset[int] = frozenset()
 
     @property
     def is_learning(self) -> bool:
@@ -154,12 +163,17 @@ class Rows:
 
     def _found(self, place: Place, number: int, leaf: Any) -> Found:
         is_around = str(place[0]).endswith(AROUND)
-        return Found(number, self._shape(leaf), _reference(leaf), is_around, _content(leaf))
+        shape, devices = self._shape(leaf), 1
+        if place[0] in self.whole:
+            shape = shape_of(leaf)
+        elif shape != shape_of(leaf):
+            devices = self.devices
+        return Found(number, shape, _reference(leaf), is_around, _content(leaf), devices)
 
     def _shape(self, leaf: Any) -> tuple[int, ...]:
         """The shape on one device, as a trace has it."""
         shape = shape_of(leaf)
-        return shape[1:] if self.mapped and shape[:1] == (1,) else shape
+        return shape[1:] if self.devices and shape[:1] == (self.devices,) else shape
 
     def _is_state(self, leaf: Any, parameters: Collection[Aval]) -> bool:
         """Whether it is no data by itself: it has the shape of a parameter, or is a key for random numbers.
@@ -232,9 +246,9 @@ def agreed(found: Sequence[Found]) -> int | None:
 
     What a function closes over may be anything: it has no voice where it is of another length than the rest.
     """
-    counts = Counter(each.shape[0] for each in found)
+    counts = Counter(each.rows for each in found)
     if len(counts) > 1:
-        counts = Counter(each.shape[0] for each in found if not each.is_around)
+        counts = Counter(each.rows for each in found if not each.is_around)
     if not counts:
         return None
     rows, times = counts.most_common(1)[0]

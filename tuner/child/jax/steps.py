@@ -18,8 +18,10 @@ from ..clock import MIN_STEPS_BETWEEN_VALIDATIONS
 from ..leader import Leader
 from ..session import Session
 from . import FRAMEWORK
+from .devices import DeviceWatch
 from .functions import JittedFunction
-from .losses import is_number, place_of
+from .givers import look_at_givers
+from .losses import number_of, place_of
 from .passes import Pass, Passes
 from .results import Awaited, Newest, references_to, still_there
 from .rows import LOOKS, Found, Outputs, Rows, without_models
@@ -59,6 +61,7 @@ class StepWatch:
         self.leaves: Callable[[Any], list[Any]] = self.jax.tree_util.tree_leaves
         self.outputs = Outputs(self.leaves)
         self.passes = Passes(session)
+        self.devices = DeviceWatch(session)
         self.tracing = Tracing(session, jax)
         self.trained = False
         self.eager_steps = 0
@@ -122,9 +125,11 @@ class StepWatch:
         expected = function.traces.find(args, kwargs)
         self._call_begins(function, expected or Trace(), args, kwargs)
         result, function.last = self.tracing.watched(function, execute, args, kwargs, expected)
-        self._newest.put(function, references_to(self.leaves, result))
+        made = references_to(self.leaves, result)
+        self._newest.put(function, made)
         if function.last.trains:
             function.calls += 1
+            self.devices.ran(function, [each() for each in made])
             self._call_ended(function, expected or Trace(), args, kwargs, result)
         else:
             function.others += 1
@@ -200,40 +205,17 @@ class StepWatch:
             is_sure = not function.rows.stay or function.rows.are_whole(found, list(whole))
             self._count(function, found, result, trace, is_sure)
             if not trace.loss_is_known:
-                trace.loss = place_of(None, self.jax.tree_util.tree_flatten_with_path(result)[0])
+                paths = self.jax.tree_util.tree_flatten_with_path(result)[0]
+                trace.loss = place_of(None, paths, function.rows.devices)
                 trace.loss_is_known = True
         if function not in self._training and len(self._training) < MOST_FUNCTIONS:
             self._training.append(function)
         if any(each.last.gradients and each.rows.is_learning for each in self._training):
-            self._look_at_givers(function, trace, args, kwargs)
+            look_at_givers(self.leaves, (self.outputs, self._other_outputs), function, args, kwargs)
             self.outputs.put(function, result)
         if function is self._counting and not trace.updates:
             self._loss = trace.loss_of(self.leaves(result))
             self.site = trace.site or function.name
-
-    def _look_at_givers(self, function: JittedFunction, trace: Trace, args: Arguments, kwargs: Keywords) -> None:
-        """Who gave what it is given: parameters that it gave itself, or data of a function that takes no gradient.
-
-        Of two that give their parameters to each other each one's calls are steps. They aren't the same parameters
-        where a state goes through both, of which each one updates a part; and where a function is given its own
-        results as well, the other's are what its gradient is taken at, and not what it updates (SAM).
-        """
-        own, others = False, set[JittedFunction]()
-        for place, leaf in places_of(self.leaves, args, kwargs):
-            trainer, number = self.outputs.place_of(leaf)
-            if trainer is function:
-                own |= number not in trace.passed
-                function.carries |= place in trace.places or not trace.places
-            elif isinstance(trainer, JittedFunction) and place in trace.places and number not in trainer.last.passed:
-                others.add(trainer)
-            giver = self._other_outputs.giver_of(leaf)
-            if isinstance(giver, JittedFunction):
-                giver.is_part = True
-        if own and others:
-            function.leaves_team()
-        for each in others:
-            if bool(each.last.updates) == bool(trace.updates):
-                function.joins(each)
 
     # eager gradients
 
@@ -258,7 +240,9 @@ class StepWatch:
         if self.session.measuring:
             is_sure = not eager.rows.stay or eager.rows.are_whole(found, self.leaves((given, kwargs)))
             self._count(eager, found, result, Trace(), is_sure)
-        self._newest.put(eager, references_to(self.leaves, result))
+        made = references_to(self.leaves, result)
+        self._newest.put(eager, made)
+        self.devices.ran(eager, [each() for each in made])
         if not self._any_update:
             self._awaits = Awaited(eager, 1, trained)
         return result
@@ -317,15 +301,6 @@ class StepWatch:
 
     # steps and samples
 
-    def _look_at_devices(self, result: Any) -> None:
-        """Ends a trial whose script computes on several devices: one is what a study tunes for."""
-        places = [leaf.sharding.device_set for leaf in self.leaves(result) if hasattr(leaf, "sharding")]
-        most = max(map(len, places), default=1)
-        if most > 1:
-            why = f"the script computes on {most} devices at once: a trial has one"
-            self.session.fail("unsupported", why)
-            self.session.stop(why, complete=False)
-
     def _counts_anew(self) -> None:
         self._counting, self._parts_done, self.beside = None, 0, {}
         self.passes.forget()
@@ -354,13 +329,13 @@ class StepWatch:
             if not count:
                 return
         self.eager_steps += isinstance(key, str)
+        if not self.trained:
+            self.devices.first_step(self.leaves(result))
         self.trained = True
         if self.session.applied is not None:
             self.session.applied.stepped()
         if not self.session.measuring:
             return
-        if not self.session.clock.total_steps:
-            self._look_at_devices(result)
         self.session.clock.asynchronous = True  # on each of its devices JAX lets the script run ahead
         if isinstance(key, JittedFunction) and key.last.gradients:
             self._counting = key
@@ -393,7 +368,8 @@ class StepWatch:
     def take_loss(self) -> tuple[float, str] | None:
         """The loss of the step that is being counted, and where it is taken; None where none is seen."""
         value, self._loss = self._loss, None
-        site, newest = self.site, self._stepping
+        site, newest, of = self.site, self._stepping, self._counting
         if isinstance(newest, JittedFunction) and newest.last.gradients and (newest.last.updates or newest.carries):
-            value, site = newest.last.loss_of(self.leaves(self.result)), newest.last.site or newest.name
-        return (float(value.item()), site) if is_number(value) else None
+            value, site, of = newest.last.loss_of(self.leaves(self.result)), newest.last.site or newest.name, newest
+        number = number_of(value, of.rows.devices if of is not None else 0)
+        return (number, site) if number is not None else None

@@ -169,6 +169,7 @@ class Observation:
         if strategies is None or session.facts.backend != "tensorflow":
             session.facts.left_out["strategy"] = elsewhere(session.facts.backend)
             return
+        session.facts.devices = strategies.replicas()
         session.facts.as_written["strategy"], reason = strategies.written()
         if reason or (self.call is None and session.facts.as_written["strategy"] == DEFAULT):
             session.facts.left_out["strategy"] = reason or NO_STRATEGY

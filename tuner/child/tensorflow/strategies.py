@@ -62,7 +62,10 @@ class StrategyWatch:
         if self._name:
             for name in _REPLACED:
                 patch(self.tf.distribute, name, self._instead)
-        if self.session.measuring:
+        applied = self.session.applied if self.session.request.config else None
+        if applied is not None:
+            applied.counts_devices(self.replicas)
+        if self.session.measuring or applied is not None:
             patch(sys.modules["tensorflow.python.distribute.distribute_lib"].StrategyBase, "__init__", self._init)
 
     def _init(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -145,6 +148,10 @@ class StrategyWatch:
         self.session.facts.remark("TPUStrategy was entered around the script, which makes none for a TPU")
         return "" if fits or self.runs else UNUSED
 
+    def replicas(self) -> int:
+        """On how many devices the script's strategies train together; 1 without any."""
+        return max((strategy.num_replicas_in_sync for strategy in self.created), default=1)
+
     def written(self) -> tuple[str, str]:
         """The kind of strategy that the script makes, and why that has to stay; "" where it may change."""
         kinds = sorted({KINDS[type(strategy).__name__] for strategy in self.created})
@@ -154,9 +161,8 @@ class StrategyWatch:
             return DEFAULT, ""
         if len(kinds) > 1:
             return kinds[0], f"the script makes several strategies: {', '.join(kinds)}"
-        replicas = max(strategy.num_replicas_in_sync for strategy in self.created)
-        if replicas > 1:
-            return kinds[0], f"the script trains on {replicas} replicas"
+        if self.replicas() > 1:
+            return kinds[0], f"the script trains on {self.replicas()} replicas"
         return kinds[0], "" if kinds[0] in ("mirrored", ONE_DEVICE) else "the script chooses its cluster itself"
 
     def in_use(self, model: Distributed | None) -> str:
