@@ -145,9 +145,12 @@ def count_text(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def ranks_text(ranks: int) -> str:
-    """What follows a device's name where several processes trained together on it; "" for one."""
-    return f", {count_text(ranks, 'rank')}" if ranks > 1 else ""
+def ranks_text(ranks: int, devices: int = 1) -> str:
+    """What follows a device's name where several processes trained together on it, or one took it for several devices;
+    "" for one of one.
+    """
+    told = [f", {count_text(ranks, 'rank')}"] if ranks > 1 else []
+    return "".join([*told, *([f", as {devices} devices"] if devices > 1 else [])])
 
 
 def bottleneck_text(bottleneck: Bottleneck) -> str:

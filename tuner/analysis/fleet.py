@@ -72,6 +72,7 @@ class OnDevice:
     ``config`` is the winner's, empty without one. ``edited`` is None where
     that can't be told. ``energy_unknown`` says of ``HOST`` and ``DEVICE`` why no joules of theirs are known, None
     where an earlier version didn't say. ``ranks``: so many processes trained together, whose rates are added up.
+    ``devices``: so many of one process.
     """
 
     place: str
@@ -88,6 +89,7 @@ class OnDevice:
     energy_unknown: Mapping[str, str] | None = None
     shown: str = ""
     ranks: int = 1
+    devices: int = 1
 
     @property
     def applied(self) -> LoopFigures | None:

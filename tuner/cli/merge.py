@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _line(entry: Entry) -> str:
     profile = entry.profile
-    shown = shown_name(profile.device, profile.cores) + ranks_text(profile.ranks)
+    shown = shown_name(profile.device, profile.cores) + ranks_text(profile.ranks, profile.devices)
     answer = config_text(profile.config) if profile.config else "keep your config"
     origin = f"{entry.place}, in place of that of {entry.instead_of}" if entry.instead_of else entry.place
     return f"{profile.device.label}: {shown}: {answer} ({origin})"

@@ -54,6 +54,7 @@ def _on_device(profile: Profile, document: Mapping[str, Any], place: str) -> OnD
         energy_unknown=_reasons(document.get("energy_unknown")),
         shown=device.name,
         ranks=profile.ranks,
+        devices=profile.devices,
     )
 
 

@@ -44,7 +44,8 @@ def headings(comparison: Comparison) -> list[str]:
         script = profile.circumstances.script
         command = " ".join(filter(None, (script_text(script), shlex.join(masked(script.argv)))))
         lines += [
-            f"{_name(number)} {profile.device.label}: {profile.shown}{ranks_text(profile.ranks)} ({profile.place})",
+            f"{_name(number)} {profile.device.label}: {profile.shown}{ranks_text(profile.ranks, profile.devices)}"
+            f" ({profile.place})",
             f"    {command}",
             f"    {_answer(profile)}",
         ]
