@@ -65,7 +65,11 @@ def update(params, x, y):
     "script", [SHARDED, pytest.param(TWO_DEVICES + PMAPPED.replace("AXES", "0"), marks=pytest.mark.slow)]
 )
 def test_a_script_on_several_devices_is_counted(script: str, run_child: Run, write_script: Write) -> None:
-    is_counted(run_child(write_script(script), argv=("23", "20"), window=WHOLE), 2)
+    ran = run_child(write_script(script), argv=("23", "20"), window=WHOLE)
+    is_counted(ran, 2)
+    # Where there are no more threads than devices, fewer can't be had.
+    threads = ran.facts["as_written"]["threads"]
+    assert ("for each of its 2 devices" in ran.facts["left_out"].get("threads", "")) == (threads == 2)
 
 
 REFUSED = "error: the profile was proven on {}, and {}"

@@ -30,6 +30,7 @@ POOL = "tf_XLAEigen"
 ONE_THREAD = re.compile(r"--xla_cpu_multi_thread_eigen=(false|0)\b", re.IGNORECASE)
 """Among XLA's flags: the threads are there, and XLA computes in one of them."""
 BY_FLAG = "XLA_FLAGS has --xla_cpu_multi_thread_eigen=false: XLA computes in one thread, however many there are"
+A_DEVICE = "JAX computes in at least one thread for each of its {} devices, and has no more: fewer can't be had"
 NO_CLIENT = "JAX made no client for the processor"
 UNKNOWN = "nothing shows how many threads JAX computes with"
 
@@ -37,7 +38,7 @@ UNKNOWN = "nothing shows how many threads JAX computes with"
 class ClientWatch:
     """``written``, ``made``: whether the script runs ahead, as it has it and as it is; None without a client.
 
-    ``in_one_thread``: whether the client's threads are idle, by a flag of XLA's.
+    ``in_one_thread``: whether the client's threads are idle, by a flag of XLA's. ``devices``: those of the client.
     """
 
     def __init__(self, session: Session) -> None:
@@ -45,6 +46,7 @@ class ClientWatch:
         self.written: bool | None = None
         self.made: bool | None = None
         self.in_one_thread = False
+        self.devices = 1
 
     def install(self) -> None:
         """Right after JAX's import; its client is made later."""
@@ -71,7 +73,8 @@ class ClientWatch:
 
     def _is_enough(self, client: Any) -> None:
         """In an applied run: there are as many devices as the profile was proven on, before anything is computed."""
-        applied, there = self.session.applied, client.device_count()
+        applied, self.devices = self.session.applied, client.device_count()
+        there = self.devices
         if applied is not None and there < self.session.request.knowledge.devices:
             applied.computes_on(there, "there is" if there == 1 else "there are")
 
@@ -82,7 +85,9 @@ class ClientWatch:
     @property
     def left_out(self) -> dict[str, str]:
         """Knobs that turn nothing, and why."""
-        return {THREADS: BY_FLAG} if self.in_one_thread else {}
+        if self.in_one_thread:
+            return {THREADS: BY_FLAG}
+        return {THREADS: A_DEVICE.format(self.devices)} if self.devices == threads() > 1 else {}
 
     def report(self) -> None:
         """Evidence."""
