@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from search_spaces import batches, memory, processors
+from search_spaces import batches, loaders, memory, processors
 from tuner.model import Value
 from tuner.space import Knob, Known, SearchSpace
 
@@ -23,6 +23,7 @@ SPACE = SearchSpace(
     derive=batches.derive,
     larger=batches.LARGER_BATCH,
     knobs=(
+        *loaders.of_fed(*loaders.DATALOADER, *loaders.TF_DATA),
         Knob(
             "threads", processors.threads, "threads in which JAX's client computes on a processor",
             ordered=True, devices=CPU, value_type=int, least=1, on_cores=True,

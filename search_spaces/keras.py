@@ -4,28 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from search_spaces import batches, memory, prefetch, processors
+from search_spaces import batches, loaders, memory, processors
 from tuner.model import Value
 from tuner.space import Knob, Known, SearchSpace
-
-AUTO = "auto"
-"""tf.data's AUTOTUNE: TensorFlow chooses while it runs."""
-
-
-def _parallel_calls(known: Known) -> Sequence[Value]:
-    return [AUTO, known.cores]
-
-
-def _cache_refuses(known: Known) -> str:
-    """What is kept in memory has to fit beside what the script takes."""
-    needed, free = known.knowledge.cache_bytes, known.knowledge.free_host_bytes
-    if needed is None or free is None or needed <= free:
-        return ""
-    return f"it would take {needed / 2**20:,.0f} MiB, and {free / 2**20:,.0f} MiB are left of the memory limit"
-
-
-def _private_threads(known: Known) -> Sequence[Value]:
-    return sorted({0, 1, max(1, known.cores // 2), known.cores})
 
 
 def _workers(known: Known) -> Sequence[Value]:
@@ -45,11 +26,6 @@ def _precisions(known: Known) -> Sequence[Value]:
 def _strategies(known: Known) -> Sequence[Value]:
     """A trial has one device: what mirrors is only in its way, and the others differ in how data reach the device."""
     return ["default", "one_device"] if known.device.kind == "cuda" else ["default"]
-
-
-def _prefetches(known: Known) -> Sequence[Value]:
-    found = prefetch.of_pipeline(known)
-    return [AUTO, 1, 4] if found is None else [AUTO, *sorted({1, 4, found.depth})]
 
 
 def _steps_in_call(known: Known) -> Sequence[Value]:
@@ -89,42 +65,18 @@ SPACE = SearchSpace(
             tier=2, value_type=str,
             tier_reason="Keras turns XLA off under a strategy and on without one, so it is screened.",
         ),
-        Knob(
-            "parallel_calls", _parallel_calls, "elements that a map of tf.data prepares at once", loader=True,
-            on_cores=True, switchable=True,
-            tier_reason="Order kept; left out for functions that call Python or keep a state between calls.",
-        ),
-        Knob(
-            "vectorized_map", lambda known: [True, False], "tf.data maps whole batches where the script maps elements",
-            loader=True, switchable=True, value_type=bool,
-            tier_reason="Stateless functions only; the first results are compared with those of single elements.",
-        ),
-        Knob(
-            "cache", lambda known: [True, False], "tf.data keeps prepared elements in memory",
-            loader=True, heavier=True, refuses=_cache_refuses, value_type=bool,
-            tier_reason="Only what each epoch makes anew in the same way is kept: never what is drawn or shuffled.",
-        ),
+        loaders.PARALLEL_CALLS,
+        loaders.VECTORIZED_MAP,
+        loaders.CACHE,
         Knob(
             "workers", _workers, "threads or processes that prepare the batches of a PyDataset",
             tier=2, ordered=True, loader=True, value_type=int, least=1, on_cores=True,
             keeps_up=_workers_that_keep_up,
             tier_reason="Batches keep their order, but the script's own code makes several at once, so it is screened.",
         ),
-        Knob(
-            "deterministic", lambda known: [True, False], "tf.data keeps the order of elements",
-            loader=True, switchable=True, value_type=bool,
-            tier_reason="Only shuffled data, and only calls below nothing that goes by the order: zip, take, window.",
-        ),
-        Knob(
-            "prefetch", _prefetches, "batches that tf.data keeps ready", loader=True, switchable=True,
-            told=prefetch.depths_told,
-            tier_reason="The same elements in the same order, made earlier.",
-        ),
-        Knob(
-            "private_threads", _private_threads, "threads of tf.data's own, 0 for the runtime's",
-            ordered=True, loader=True, switchable=True, value_type=int, least=0, on_cores=True,
-            tier_reason="The same functions on the same elements in the same order, in other threads.",
-        ),
+        loaders.DETERMINISTIC,
+        loaders.PREFETCH,
+        loaders.PRIVATE_THREADS,
         Knob(
             "threads", processors.threads, "intra-op threads of the training process",
             ordered=True, devices=CPU, value_type=int, least=1, on_cores=True,

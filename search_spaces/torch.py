@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from search_spaces import batches, memory, prefetch, processors, ranks, uploads
+from search_spaces import batches, loaders, memory, processors, ranks, uploads
 from tuner.knowledge import Knowledge
 from tuner.model import Value
 from tuner.space import Knob, Known, SearchSpace
-
-
-def _workers(known: Known) -> Sequence[Value]:
-    few = [n for n in (2, 4, 8, 12, 16) if n <= known.cores]
-    # Workers share a stream out: the more there are, the more samples are left for a last batch, which may be dropped.
-    many = batches.beyond(known.cores, known.ranks) if known.knowledge.dataset_len is not None else ()
-    return sorted({0, 1, *few, known.cores, *many})
 
 
 def _precisions(known: Known) -> Sequence[Value]:
@@ -34,10 +27,6 @@ def _compile_modes(known: Known) -> Sequence[Value]:
     if known.device.kind == "cuda":
         modes += ["reduce-overhead", "max-autotune-no-cudagraphs"]
     return [*modes, *(name for name in ("regional", "dynamic") if name in known.knowledge.compile_choices)]
-
-
-def _has_workers(config: Mapping[str, Value]) -> bool:
-    return batches.count(config, "num_workers", 0) > 0
 
 
 def _allowed(complete: Mapping[str, Value], knowledge: Knowledge) -> bool:
@@ -67,12 +56,7 @@ SPACE = SearchSpace(
     derive=batches.derive,
     larger=batches.LARGER_BATCH,
     knobs=(
-        Knob(
-            "num_workers", _workers, "DataLoader worker processes",
-            ordered=True, loader=True, heavier=True, switchable=True, value_type=int, least=0, on_cores=True,
-            keeps_up=batches.workers_that_keep_up,
-            tier_reason="The same samples in order, long streams in shares; left out where workers copy what changes.",
-        ),
+        loaders.NUM_WORKERS,
         Knob(
             "threads", processors.threads, "intra-op threads of the training process",
             ordered=True, devices=frozenset({"cpu"}), switchable=True, value_type=int, least=1, on_cores=True,
@@ -101,17 +85,8 @@ SPACE = SearchSpace(
             tier_reason="Its sums are rounded otherwise, and dropout draws other numbers, so it is screened.",
         ),
         batches.BATCH_SIZE,
-        Knob(
-            "prefetch_factor", prefetch.factors, "batches that each worker keeps ready",
-            ordered=True, loader=True, heavier=True, switchable=True, needs=_has_workers, value_type=int, least=1,
-            told=prefetch.factors_told,
-            tier_reason="The same batches in the same order, made earlier; left out where a sampler learns.",
-        ),
-        Knob(
-            "persistent_workers", lambda known: [True, False], "workers survive the end of an epoch",
-            loader=True, needs=_has_workers, value_type=bool,
-            tier_reason="Workers that live on have the data as they were: they are started anew where these change.",
-        ),
+        loaders.PREFETCH_FACTOR,
+        loaders.PERSISTENT_WORKERS,
         Knob(
             "pin_memory", lambda known: [True, False], "page-locked batches",
             loader=True, devices=CUDA, switchable=True, value_type=bool,

@@ -51,6 +51,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "clock devices rotation",
         "sources knobs facts metrics reported user_modules started rank_clock",
         "applied allocator",
+        "feeds",
         "session",
         "arguments files leader own_batches trajectory movement rank_session",
         "renames whole_paths folders carried mapped",

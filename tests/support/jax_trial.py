@@ -23,8 +23,10 @@ Y = X.sum(1)
 class Trial(InProcess):
     """A trial of a loop; ``updates`` and ``rows`` are what the loop itself counts."""
 
-    def __init__(self, config: dict[str, Any] | None = None, knowledge: dict[str, Any] | None = None) -> None:
-        super().__init__(config or {}, knowledge or {})
+    def __init__(
+        self, config: dict[str, Any] | None = None, knowledge: dict[str, Any] | None = None, **request: Any
+    ) -> None:  # fmt: skip
+        super().__init__(config or {}, knowledge or {}, **request)
         self.adapter = JaxAdapter(self.session)
         self.updates = self.rows = 0
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Protocol
 
+from .feeds import FED
 from .files import Overlay
 from .records import FrameworkSeen
 from .session import ClockHooks, Session
@@ -26,10 +27,12 @@ class Library:
     other framework trains, and the adapter's clock hooks and observation hold from then on.
     ``seed``: called with the shift of all seeds, in seeded trials. ``divert``: makes what the library writes go to the
     trial's folder, in measured trials. ``configure``: what has to be set whichever framework trains.
-    ``install``: settings and patches.
+    ``install``: settings and patches. ``feed``: called instead where a framework trains that has no loaders of its own,
+    and may be fed by this one's: it adds a ``Feed``.
     """
 
     install: Callable[[ModuleType], None] = lambda module: None
+    feed: Callable[[ModuleType], None] = lambda module: None
     is_framework: bool = False
     oldest: tuple[int, int] = (0, 0)
     seed: Callable[[int, ModuleType], None] | None = None
@@ -74,6 +77,8 @@ def instrument(session: Session, adapter: Adapter, module: ModuleType, overlay: 
     if library.configure is not None:
         library.configure(module)
     if library.is_framework and not session.may_be_of(adapter.framework):
+        if session.trained_by in FED:
+            library.feed(module)
         return  # it is here for something else: another framework's data, or one of its layers
     library.install(module)
     if library.is_framework and session.measuring:

@@ -18,6 +18,7 @@ from . import devices
 from .applied import AppliedRun
 from .clock import StepClock
 from .facts import ScriptFacts
+from .feeds import Feeds
 from .knobs import Knobs
 from .metrics import Metrics
 from .participants import ClockHooks as ClockHooks
@@ -63,16 +64,14 @@ class Session:
         self.metrics = Metrics(recorder, self.clock)
         self.options: ScriptOptions = _NoOptions()
         self.rotation: Rotation | None = None
+        self.feeds = Feeds(request.knowledge.framework)
         self._modules = UserModules(request.folder)
         self.exit_listeners: list[ExitListener] = []
         self.observers: list[Callable[[], None]] = []
         """Called once, when the window or the script has ended."""
         self.trained_by = request.knowledge.framework
         """The framework that trains; "" as long as none is seen to."""
-        self.stopped = False
-        self.finished = False
-        self.ended_badly = False
-        """Whether the script ended with an error."""
+        self.stopped = self.finished = self.ended_badly = False  # the last: whether the script ended with an error
         self.thread = threading.get_ident()
         self._forked_off = False
         self._started = time.monotonic() if request.spawned_monotonic is None else request.spawned_monotonic

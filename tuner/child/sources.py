@@ -14,6 +14,7 @@ that fetches ahead. How long that one waits is no wait of the loop's, and what t
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -116,6 +117,19 @@ class DataSource:
         return max(self.sizes, key=lambda size: self.sizes[size]) if self.sizes else 0
 
 
+class Reader:
+    """A framework that trains on the batches of another one's loaders. ``is_there``: whether one does; none here."""
+
+    is_there = False
+
+    def fetch_begins(self) -> None:
+        """A batch is asked for, which is no iteration's first."""
+
+    def idle_s(self, wait_s: float) -> float:
+        """Seconds of the wait that ends now in which what computes had nothing to do."""
+        return wait_s
+
+
 Source = TypeVar("Source", bound=DataSource)
 Batch = TypeVar("Batch")
 
@@ -127,6 +141,7 @@ class TrainingSources(Generic[Source]):
     where that isn't known. ``counts``: whether what is fetched counts at all; false while another framework trains.
     ``on_counted`` is called with the primary source and the samples of its newest batch, whenever batches of it count;
     ``on_unstepped`` with how many batches came without a gradient, from ``MANY_UNSTEPPED`` on with each doubling.
+    ``reader``, which is set from outside: another framework that may train on them, and counts its samples by itself.
     """
 
     def __init__(
@@ -148,6 +163,8 @@ class TrainingSources(Generic[Source]):
         """Whether another thread than the training's fetches the primary source: what the loop waits isn't seen."""
         self.batches = 0
         """Given to the threads that train, of all sources: those that another one fetches ahead come at any time."""
+        self.newest_s = 0.0
+        """When the newest batch came, by the clock of ``time.perf_counter``."""
         self.feeders: dict[int, Callable[[Source, int, int], None]] = {}
         """Threads that fill a queue of a library's → what is told there of each batch. It counts once the queue gives
         it: then the queue's own watch tells of it.
@@ -157,10 +174,12 @@ class TrainingSources(Generic[Source]):
         self._clock = clock
         self._counts = counts
         self._on_counted, self._on_unstepped = on_counted, on_unstepped
+        self.reader = Reader()
         self._sources: dict[str, Source] = {}
         self._gap: dict[str, Source] = {}
         self._held: dict[str, _Held] = {}
         self._kept: dict[str, tuple[object, int]] = {}
+        self._drains = False
 
     # the sources
 
@@ -192,6 +211,8 @@ class TrainingSources(Generic[Source]):
             return
         if source is self.primary:
             self._clock.fetch_begins()
+            if not source.is_beginning:
+                self.reader.fetch_begins()
         elif (self.primary is not None or self.feeds_itself) and not self.is_training(source):
             self._clock.validation_begins(source.key, fetched=True)
 
@@ -214,7 +235,7 @@ class TrainingSources(Generic[Source]):
             feed(source, samples, tokens)
             return
         with self._lock:
-            source.thread = threading.get_ident()
+            source.thread, self.newest_s = threading.get_ident(), time.perf_counter()
             self.batches += source.thread in self._threads
             source.count(samples, tokens)
             doubled = self.batches >= MANY_UNSTEPPED and self.batches & (self.batches - 1) == 0
@@ -223,6 +244,7 @@ class TrainingSources(Generic[Source]):
             start_s = source.start_ends(wait_s)
             if start_s is None:
                 source.waits.append(wait_s if took_s is None else took_s)
+                wait_s = self.reader.idle_s(wait_s) if source is self.primary else wait_s
             wait_s += 0.0 if start_s is None else start_s - wait_s
             self._put_in_gap(source)
             if not self._counts():
@@ -269,6 +291,17 @@ class TrainingSources(Generic[Source]):
                 self.changes_of_primary += 1
             return False
 
+    @property
+    def has_fetched(self) -> bool:
+        """Whether a batch has come since the last gradient."""
+        return bool(self._gap)
+
+    def forget_gap(self) -> None:
+        """What was fetched since the last gradient is what another library has made its batch of."""
+        with self._lock:
+            self._gap.clear()
+            self._held.clear()
+
     def graph_fed_itself(self) -> None:
         """A training step fetched its batches itself: what was fetched besides didn't feed it."""
         with self._lock:
@@ -314,7 +347,7 @@ class TrainingSources(Generic[Source]):
 
         ``fetch`` gives a batch's samples and the seconds waited for it, and begins anew where the data end.
         """
-        self.primary = source
+        self.primary, self._drains = source, True
         while True:
             self.fetched(source, *fetch())
             step()
@@ -327,5 +360,7 @@ class TrainingSources(Generic[Source]):
         if source.thread not in self._threads:
             self.wait_is_hidden = True
             batch.wait_s, batch.start_s = 0.0, None
-        self._clock.add_samples(batch.samples, batch.wait_s, batch.tokens, batch.start_s)
+        by_reader = self.reader.is_there and not self._drains
+        samples, tokens = (0, 0) if by_reader else (batch.samples, batch.tokens)
+        self._clock.add_samples(samples, batch.wait_s, tokens, batch.start_s)
         self._on_counted(source, batch.newest)

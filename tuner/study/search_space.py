@@ -21,6 +21,13 @@ NEWER = frozenset({
     "loader_prefetch_size", "device_prefetch_size", "host_to_device_transfer_threads", "batches_per_execution",
 })  # fmt: skip
 """Knobs that spaces of ours have got since the first studies. Those of others are part of what makes a study."""
+NEWER_OF = {
+    "jax": frozenset({
+        "num_workers", "prefetch_factor", "persistent_workers", "parallel_calls", "vectorized_map", "cache",
+        "deterministic", "prefetch", "private_threads",
+    }),
+}  # fmt: skip
+"""The same of one space, whose names others have had before."""
 
 
 def resolve_space(study: StudyContext) -> None:
@@ -92,7 +99,8 @@ def without_newer(space: SearchSpace, begun_with: Collection[str]) -> SearchSpac
     known = {entry.partition(":")[0] for entry in begun_with}
     if not known:
         return space
-    return replace(space, knobs=tuple(each for each in space.knobs if each.name in known or each.name not in NEWER))
+    newer = (NEWER | NEWER_OF.get(space.name, frozenset())) - known
+    return replace(space, knobs=tuple(each for each in space.knobs if each.name not in newer))
 
 
 def as_begun(space: ResolvedSpace, begun_with: Mapping[str, Sequence[Value]]) -> ResolvedSpace:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from support import old_study
 
+from search_spaces.jax import SPACE as JAX
 from search_spaces.keras import SPACE as KERAS
 from search_spaces.torch import SPACE as TORCH
 from tuner.cli import main
@@ -32,7 +33,7 @@ from tuner.storage.studies import read_study
 from tuner.study.identity import check_space, space_document
 from tuner.study.plan import StudyPlan
 from tuner.study.run import run_study
-from tuner.study.search_space import NEWER, as_begun, without_newer
+from tuner.study.search_space import NEWER, NEWER_OF, as_begun, without_newer
 
 
 @pytest.fixture
@@ -197,3 +198,14 @@ def test_a_knob_that_came_later_is_no_other_space_and_a_users_own_is() -> None:
     own = replace(TORCH, knobs=(*TORCH.knobs, replace(TORCH.knobs[0], name="mine")))
     with pytest.raises(StudyMismatchError, match="mine"):
         check_space(stored, resolve(without_newer(own, stored["knobs"]), known), "folder")
+
+
+def test_a_knob_that_a_space_has_got_from_another_one_is_newer_there_alone() -> None:
+    known = Known(cpu_device(), 2, knowledge=Knowledge(as_written={"threads": 2}))
+    earlier = replace(JAX, knobs=tuple(knob for knob in JAX.knobs if knob.name not in NEWER_OF["jax"]))
+    stored = space_document(resolve(earlier, known))
+    assert "num_workers" in {knob.name for knob in JAX.knobs} - {knob.name for knob in earlier.knobs}
+    check_space(stored, resolve(without_newer(JAX, stored["knobs"]), known), "folder")
+    begun_without = replace(TORCH, knobs=tuple(knob for knob in TORCH.knobs if knob.name != "num_workers"))
+    stored = space_document(resolve(begun_without, known))
+    assert "num_workers" in {knob.name for knob in without_newer(TORCH, stored["knobs"]).knobs}

@@ -14,6 +14,7 @@ from . import FRAMEWORK
 from .client import ClientWatch
 from .compiling import CompileWatch
 from .evidence import Observation, why_no_step
+from .lead import Lead
 from .patches import Instrumentation
 from .seeds import seed
 from .steps import StepWatch
@@ -56,6 +57,7 @@ class JaxAdapter(Adapter):
             self.compiling.install(jax)
             self.steps.tracing.count = lambda: self.compiling.traces
             session.exit_listeners.append(self)
+            session.feeds.lead = Lead(self.steps.newest.alive, jax.block_until_ready)
         if session.applied is not None:
             session.applied.attend(self._effects)
             session.applied.counts_devices(self.steps.devices.trained_on)
@@ -83,10 +85,18 @@ class JaxAdapter(Adapter):
         if self.steps is None:
             return 0
         rows = sum(function.rows.changes for function in self.steps.training)
+        rows += sum(feed.activity() for feed in self.session.feeds.all)
         return self.compiling.graphs + self.steps.passes.own_batches.changes + rows
+
+    def ready(self) -> float | None:
+        """What a loader has made and the loop hasn't fetched."""
+        feeding = self.session.feeds.feeding
+        return feeding.ready() if feeding is not None else None
 
     def on_block(self) -> None:
         """Reads the loss."""
+        feeding = self.session.feeds.feeding
+        self.session.clock.min_window_steps = 3 * feeding.capacity if feeding is not None else 0
         if self.steps is None or not self.session.uses(Watch.LOSSES):
             return
         loss = self.steps.take_loss()

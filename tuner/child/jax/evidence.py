@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import allocator
 from ..session import Session
-from . import FRAMEWORK
+from . import FRAMEWORK, fed
 from .client import ClientWatch
 from .compiling import CompileWatch
 from .steps import StepWatch
@@ -16,7 +16,6 @@ from .steps import StepWatch
 RETRACE_SHARE = 0.05
 MIN_RETRACES = 5
 MIN_BESIDE = 2
-MADE_BY_THE_LOOP = "the loop makes its batches by itself: bind its size, as in -- --batch-size={batch_size}"
 NO_PARTS = "nothing computes a batch in parts with JAX"
 NO_RATES = "the rates of the script's optimizer can't be seen"
 NEW = "studies of JAX are new: hold the steps or samples per second against the script's own count"
@@ -40,8 +39,10 @@ class Observation:
         self.client = client
 
     def observe(self) -> None:
-        """Facts and evidence, where a step was seen."""
+        """Facts and evidence, where a step was seen, or what feeds them was measured by itself."""
         if not self.steps.trained:
+            if self.session.request.probe is not None:
+                fed.observe(self.session)
             return
         missing = self.session.device.jax_missing(self.jax)
         if missing:
@@ -50,6 +51,7 @@ class Observation:
         if memory is not None:
             self.session.recorder.emit(memory)
         self._facts()
+        fed.observe(self.session)
         self._remarks()
         self.compiling.observe()
         self._batches()
@@ -118,7 +120,8 @@ class Observation:
                 facts.as_written.setdefault("batch_size", steps.passes.rows)
             facts.as_written.update({**self.client.as_written(), "allocator": allocator.in_use() or None})
             facts.left_out.update(self.client.left_out)
-            facts.left_out.update(batch_size=MADE_BY_THE_LOOP, grad_accumulation=NO_PARTS, lr_scale=NO_RATES)
+            why = fed.why_not_resized(session, steps.passes.rows)
+            facts.left_out.update({"batch_size": why} if why else {}, grad_accumulation=NO_PARTS, lr_scale=NO_RATES)
         if steps.passes.own_batches.is_wanted:
             steps.passes.own_batches.observe()
         elif "batch_size" in session.knobs.requested:

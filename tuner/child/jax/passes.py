@@ -9,6 +9,7 @@ from typing import Any
 
 from ..own_batches import OwnBatches, Spot
 from ..session import Session
+from . import FRAMEWORK
 from .rows import Found, agreed
 
 MOST_PASSES = 10_000
@@ -96,8 +97,11 @@ class Passes:
             if not any(map(each.is_on_batch_of, own[max(0, number - MOST_AGAIN) : number])):
                 self._count(each)
         self.own_batches.step_ends()
+        self.session.feeds.stepped(FRAMEWORK)
 
     def _count(self, each: Pass) -> None:
+        if self.session.request.probe is not None and self.session.feeds.feeding is not None:
+            return  # the loader counts: the same batch again is no sign of one
         rows = agreed(each.found) if each.times is None and each.is_sure else None
         self.unsure += not each.is_sure
         if rows is None:

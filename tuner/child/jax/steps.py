@@ -87,7 +87,7 @@ class StepWatch:
         self._counting: Owner | None = None
         self._loss: Any = None
         self._training: list[JittedFunction] = []
-        self._newest = Newest()
+        self.newest = Newest()
 
     @property
     def stands_aside(self) -> bool:
@@ -126,7 +126,7 @@ class StepWatch:
         self._call_begins(function, expected or Trace(), args, kwargs)
         result, function.last = self.tracing.watched(function, execute, args, kwargs, expected)
         made = references_to(self.leaves, result)
-        self._newest.put(function, made)
+        self.newest.put(function, made)
         if function.last.trains:
             function.calls += 1
             self.devices.ran(function, [each() for each in made])
@@ -241,7 +241,7 @@ class StepWatch:
             is_sure = not eager.rows.stay or eager.rows.are_whole(found, self.leaves((given, kwargs)))
             self._count(eager, found, result, Trace(), is_sure)
         made = references_to(self.leaves, result)
-        self._newest.put(eager, made)
+        self.newest.put(eager, made)
         self.devices.ran(eager, [each() for each in made])
         if not self._any_update:
             self._awaits = Awaited(eager, 1, trained)
@@ -340,7 +340,7 @@ class StepWatch:
         if isinstance(key, JittedFunction) and key.last.gradients:
             self._counting = key
         self.passes.step_ends(self._counting)
-        self._newest.put(key, references_to(self.leaves, result))
+        self.newest.put(key, references_to(self.leaves, result))
         self.result = result
         try:
             self.session.step(FRAMEWORK, count)
@@ -363,7 +363,7 @@ class StepWatch:
         JAX gives the script its results before they are there.
         """
         newest = [leaf for leaf in self.leaves((self.result, self._due)) if still_there(leaf)]
-        self.jax.block_until_ready([*newest, *self._newest.alive()])
+        self.jax.block_until_ready([*newest, *self.newest.alive()])
 
     def take_loss(self) -> tuple[float, str] | None:
         """The loss of the step that is being counted, and where it is taken; None where none is seen."""

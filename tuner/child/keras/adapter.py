@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from types import ModuleType
 
 from ..adapter import Adapter, Library
+from ..feeds import FED
 from ..session import Session
 from ..tensorflow import FRAMEWORK, files
 from ..tensorflow.seeds import seed
@@ -41,7 +42,7 @@ class KerasAdapter(Adapter):
         return {
             "tensorflow": Library(
                 self.watches.watch_tensorflow, is_framework=True, seed=seed,
-                configure=self._configure,
+                configure=self._configure, feed=self.watches.watch_data,
             ),
             "keras": Library(self.watches.watch_keras, is_framework=True, oldest=OLDEST),
             **{name: Library(divert=divert) for name, divert in files.DIVERTED.items()},
@@ -50,6 +51,8 @@ class KerasAdapter(Adapter):
     def _configure(self, tf: ModuleType) -> None:
         """Threads and memory, before TensorFlow's runtime starts."""
         session = self.session
+        if session.trained_by in FED:
+            return  # the knobs of that name are another framework's
         if session.knobs.wants("threads"):
             tf.config.threading.set_intra_op_parallelism_threads(int(session.request.config["threads"]))
         if session.knobs.wants("inter_op_threads"):

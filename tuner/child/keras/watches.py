@@ -7,7 +7,9 @@ from types import ModuleType
 
 from ..session import Session
 from ..tensorflow.data.watch import DatasetWatch
+from ..tensorflow.feed import DatasetFeed
 from ..tensorflow.generated import GeneratedSources
+from ..tensorflow.iteration import IterationWatch
 from ..tensorflow.loops import LoopWatch
 from ..tensorflow.mixed_precision import MixedPrecisionWatch
 from ..tensorflow.sessions import SessionWatch
@@ -55,8 +57,26 @@ class Watches:
             self.mixed_precision = MixedPrecisionWatch(self.session, tf)
             self.mixed_precision.configure()
             self.loops.gradient_taken = self.mixed_precision.gradient_taken
+            self._feed(self.loops.iterations, self.datasets)
             SessionWatch(self.session, tf).install()
         self._join()
+
+    def watch_data(self, tf: ModuleType) -> None:
+        """The same where another framework trains, which TensorFlow's data may feed: these alone."""
+        if not self.session.uses(Watch.TENSORFLOW):
+            return
+        datasets = DatasetWatch(self.session, tf) if self.session.uses(Watch.TF_DATA) else None
+        if datasets is not None:
+            datasets.install()
+        iterations = LoopWatch(self.session, tf, datasets).iterations
+        if self.session.measuring or (iterations.sources.known and datasets is not None):
+            iterations.install()
+        self._feed(iterations, datasets)
+        if self.session.applied is not None:
+            self.session.applied.attend(self.session.feeds.all[-1].effects)
+
+    def _feed(self, iterations: IterationWatch, datasets: DatasetWatch | None) -> None:
+        self.session.feeds.add(DatasetFeed(iterations, datasets))
 
     def watch_keras(self, keras: ModuleType) -> None:
         """Right after ``import keras``, before a layer is made."""

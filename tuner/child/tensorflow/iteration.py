@@ -67,9 +67,10 @@ class IterationWatch:
         self.functions = functions
         self.stands_aside = stands_aside
         self.sources: TrainingSources[DatasetSource] = TrainingSources(
-            session.clock, session.request.knowledge.training_loaders, lambda: session.may_be_of(FRAMEWORK),
+            session.clock, session.request.knowledge.training_loaders, self._counts,
             self._counted, lambda batches: session.recorder.emit(Unstepped(batches)),
         )  # fmt: skip
+        self.sources.reader = session.feeds
         self.largest = 0
         self.pipeline = ReadyWatch(tf)
         self.iterated: Callable[[DatasetIterator], object] = lambda iterator: None
@@ -77,6 +78,9 @@ class IterationWatch:
         self._source_of: weakref.WeakKeyDictionary[object, DatasetSource] = weakref.WeakKeyDictionary()
         self._dataset_of: weakref.WeakKeyDictionary[object, Dataset] = weakref.WeakKeyDictionary()
         self._fetching = False
+
+    def _counts(self) -> bool:
+        return self.session.may_be_of(FRAMEWORK) or self.session.feeds.is_there
 
     def install(self) -> None:
         """Patches datasets, their iterators, and what strategies make of both."""
@@ -303,7 +307,7 @@ class IterationWatch:
                 return self._samples(source, element), wait_s
 
         if self.session.request.probe is ProbeSide.LOADER:
-            self.sources.drain(source, fetch, lambda: self.session.step(FRAMEWORK))
+            self.sources.drain(source, fetch, lambda: self.session.step(self.session.trained_by or FRAMEWORK))
         return self.sources.first_again(source, first)
 
     # which one trains

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..call_sites import generated_lines, line_stack
 from ..evidence import Finding
+from ..feeds import FED
 from ..leader import Turns
 from ..own_batches import OwnBatches, Spot
 from ..patches import patch
@@ -52,7 +53,7 @@ class LoopWatch:
         self.begins: Callable[[Optimizer], object] = lambda optimizer: None
         self.stepped: Callable[[Optimizer, int], object] = lambda optimizer, count: None
         self.functions = FunctionWatch(session, tf, self._stands_aside, self._function_ended, self._prepare)
-        self.iterations = IterationWatch(session, tf, datasets, self.functions, self._stands_aside)
+        self.iterations = IterationWatch(session, tf, datasets, self.functions, self._leaves_data_alone)
         self._apart = ApartWatch(session, tf, self.iterations.sources)
         self._turns = Turns()
         self._leading: object = None
@@ -64,8 +65,7 @@ class LoopWatch:
         self._awaits_apply = False
         self._eager_steps = 0
         self._fetched_in_graphs = 0
-        self._losses: list[Tensor] = []
-        self._loss_sites: list[str] = []
+        self._losses, self._loss_sites = list[Tensor](), list[str]()
         self.other_losses = OtherLosses(session, tf)
         self.weights = TapeWeights(session, tf)
         self._loss: float | None = None
@@ -106,6 +106,10 @@ class LoopWatch:
             self.fitting or not session.here or threading.get_ident() != session.thread
             or not session.may_be_of(FRAMEWORK) or self.functions.is_retracing
         )  # fmt: skip
+
+    def _leaves_data_alone(self) -> bool:
+        here = self.session.here and threading.get_ident() == self.session.thread and self.tf.executing_eagerly()
+        return not here if self.session.trained_by in FED else self._stands_aside()  # it may feed a loop of JAX's
 
     # gradients
 

@@ -12,6 +12,7 @@ from ..session import Session
 from ..watch import Watch
 from . import applied, attention, compiler, trackers, trainers, xla
 from .evidence import Observation
+from .feed import LoaderFeed
 from .files import divert_torch
 from .modules import ROUNDINGS
 from .seeds import seed
@@ -37,7 +38,9 @@ class TorchAdapter(Adapter):
     def libraries(self) -> Mapping[str, Library]:
         """PyTorch, the trainers that wrap it, and what writes past ``open`` or beside the script."""
         return {
-            "torch": Library(self.install, is_framework=True, oldest=OLDEST, seed=seed, divert=divert_torch),
+            "torch": Library(
+                self.install, is_framework=True, oldest=OLDEST, seed=seed, divert=divert_torch, feed=self._feed
+            ),
             xla.LIBRARY: Library(self._install_xla),
             **self._watched(
                 Watch.LOADER, {STATEFUL: self._install_stateful, xla.LOADERS: self._install_xla_loaders}
@@ -61,7 +64,19 @@ class TorchAdapter(Adapter):
         self.watches = TorchWatches(self.session, torch)
         self._set(torch)
         self.watches.install()
+        self.session.feeds.add(LoaderFeed(self.watches))
         applied.watch(self.watches)
+
+    def _feed(self, torch: ModuleType) -> None:
+        """PyTorch is here for its loaders."""
+        if not self.session.uses(Watch.LOADER):
+            return
+        self.watches = TorchWatches(self.session, torch)
+        self.watches.loaders.install()
+        feed = LoaderFeed(self.watches)
+        self.session.feeds.add(feed)
+        if self.session.applied is not None:
+            self.session.applied.attend(feed.effects)
 
     def _install_stateful(self, session: Session, module: ModuleType) -> None:
         self.watches.loaders.install_stateful(module)

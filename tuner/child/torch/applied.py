@@ -145,7 +145,7 @@ class AppliedKnobs:
     def effects(self) -> dict[str, Effect]:
         """Of each knob of the config that a patch of PyTorch applies."""
         looks: dict[str, Callable[[], Effect]] = {
-            **{knob: partial(self._loader, knob) for knob in LOADER_KNOBS},
+            **{knob: partial(self.loader, knob) for knob in LOADER_KNOBS},
             **{knob: partial(self.watches.ddp.effect, knob) for knob in DDP_KNOBS},
             **{knob: partial(self.watches.xla_loaders.options.effect, knob) for knob in XLA_KNOBS},
             "batch_size": self._batch_size,
@@ -167,7 +167,8 @@ class AppliedKnobs:
         wanted = self.knobs.wanted(knob)
         return Effect(1) if observed == wanted else Effect(0, why or f"the script set {observed}")
 
-    def _loader(self, knob: str) -> Effect:
+    def loader(self, knob: str) -> Effect:
+        """Of a knob of the loaders that train."""
         loaders = list(self.loaders)
         changed = sum(knob in loader.changed for loader in loaders)
         refused = [loader.refused[knob] for loader in loaders if knob in loader.refused]
@@ -238,7 +239,7 @@ class AppliedKnobs:
 
     def whole_batch(self) -> Effect:
         """Where loaders give the batches that an optimizer step is to be taken on."""
-        return self._loader("batch_size")
+        return self.loader("batch_size")
 
     def _rate(self) -> Effect:
         rates = self.watches.steps.rates

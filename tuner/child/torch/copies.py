@@ -25,6 +25,11 @@ _GENERATORS = {
 }  # fmt: skip
 READING = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward")
 """Methods by which data are read and transformed."""
+KEPT = (
+    "{} keeps what is read: an epoch that finds it there may be faster than what is measured, and workers keep copies"
+    " of their own, which end with them"
+)
+"""Said of the data, by name: what a later epoch gains from it, a trial doesn't show."""
 _DEEPEST = 3
 """Objects beside the data whose methods name others, so many times."""
 # Methods that a sampler may have and that tell it nothing of the training.

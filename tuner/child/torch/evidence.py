@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from .. import allocator
 from ..evidence import Finding, number_format
-from ..records import Compile, Evidence, LoaderUse
+from ..records import Compile, Evidence
 from . import compiler
 from .compiling import CUDA_GRAPHS, DYNAMIC, NO_GRADIENT, NOT_COMPILED, not_running
+from .loader_facts import DATA_CHANGE, NO_LOADER, LoaderFacts
 from .loader_places import LOADER_KNOBS, Loader
 from .modules import EXACT, NOT_ROUNDED, ROUNDINGS
 from .parts import KNOB as ACCUMULATION
 from .watches import FRAMEWORK, TorchWatches
 
-NO_LOADER = "no DataLoader feeds the training steps"
-SHARED_OUT = "each worker makes batches of its own share of the data, whose last ones are short or dropped"
-LENGTHS_ALIKE = 1.01
-"""Sequences vary in length where the longest batch has so many times the tokens a sample of the shortest one."""
-DATA_CHANGE = (
-    "the script trains in turn on loaders that it makes at one place, and none of them stands for the others"
-)
-FEWEST_IN_TURN = 2
 ONE_GRAPH = "XLA compiles the step as one graph, which parts of its batch would only make longer"
 UNREACHED = "fewer than 90% of the backwards follow a call of a torch module"
 
@@ -32,6 +25,7 @@ class Observation:
         self.torch = watches.torch
         self.watches = watches
         self.sources = watches.loaders.sources
+        self.loader_facts = LoaderFacts(watches.session, watches.torch, watches.loaders)
         self.modules = watches.modules
         self.steps = watches.steps
 
@@ -80,7 +74,7 @@ class Observation:
     def _script(self) -> None:
         facts, steps, primary = self.session.facts, self.steps, self.sources.primary
         countable = primary.fetches > 1 if primary is not None else self.watches.own_batches.counts
-        if countable and self._data_change():
+        if countable and self.loader_facts.data_change():
             countable = False
             if self.session.request.knowledge.unit == "samples":
                 why = f"its samples can't be counted as those of the script as written: {DATA_CHANGE}"
@@ -89,10 +83,7 @@ class Observation:
                 facts.remark(f"steps are counted, and not samples: {DATA_CHANGE}")
         facts.framework, facts.framework_version = FRAMEWORK, str(self.torch.__version__)
         facts.unit = "samples" if countable else "steps"
-        facts.training_loaders = [loader.key for loader in self.sources.training()]
-        facts.loaders = [LoaderUse(x.key, x.fetches, x.made) for x in self.sources]
-        facts.dataset_len = primary.dataset_len if primary is not None else None
-        self._written_data(primary)
+        self.loader_facts.written()
         facts.optimizers = [x.name for x in steps.stepped]
         facts.backwards, facts.optimizer_steps = steps.backwards, steps.steps
         facts.precisions = self.session.device.torch_precisions(self.torch)
@@ -100,65 +91,12 @@ class Observation:
         facts.loss_reduction, facts.batch_norm = steps.losses.reduction, self.modules.has_batch_norm
         steps.scalers.settle()
         facts.gradient_scaler = steps.scalers.counts()
-        self._written_loader(primary)
         self._written_modules()
         self._written_steps()
         self.watches.ddp.written()
         if self.session.device.torch_type == "xla":
             self.watches.xla_loaders.options.written()
         steps.trajectory.observe()
-
-    def _data_change(self) -> bool:
-        """Whether loaders train in turn, all made at one place: ever new ones, or one a client.
-
-        Most of their batches feed a gradient. Of validation each may lie in a gap, but a training batch comes after it.
-        """
-        primary = self.sources.primary
-        if primary is None:
-            return False
-        training = self.sources.training()
-        in_turn = [
-            each for each in self.sources.at(primary.stack)
-            if each not in training and each.fetches > 1 and 2 * each.fed >= each.fetches
-        ]  # fmt: skip
-        return len(in_turn) >= FEWEST_IN_TURN
-
-    def _written_data(self, primary: Loader | None) -> None:
-        facts = self.session.facts
-        if primary is None:
-            facts.hide_wait(NO_LOADER)
-        elif self.sources.wait_is_hidden:
-            facts.hide_wait("another thread fetches it from the loader")
-        facts.epoch = self.watches.loaders.epoch()
-        if self.session.is_as_written:
-            facts.batch_waits = self.sources.told_waits()
-        if primary is not None and primary.tokens:
-            facts.tokens_per_sample = primary.tokens / primary.samples
-            facts.lengths_vary = primary.longest > LENGTHS_ALIKE * primary.shortest
-            facts.written_tokens_per_sample = self.session.request.knowledge.tokens_per_sample
-
-    def _written_loader(self, primary: Loader | None) -> None:
-        facts = self.session.facts
-        if primary is None or primary.fetches <= 1:
-            reason = NO_LOADER if primary is None else "the loader is fetched once only: its batch is all the data"
-            facts.left_out.update(dict.fromkeys(LOADER_KNOBS, reason))
-            return
-        if self._data_change():
-            facts.left_out.update(dict.fromkeys((*LOADER_KNOBS, ACCUMULATION), DATA_CHANGE))
-            return
-        facts.left_out.update(primary.refused)
-        sizes = [loader.written["batch_size"] for loader in self.sources.training()]
-        own = primary.written["batch_size"]
-        if type(own) is int:
-            facts.keep_sizes([size for size in sizes if type(size) is int], own)
-        # Of a long stream's thousands of batches those few don't matter; epochs that end within seconds have few.
-        if not primary.map_style and primary.later_starts:
-            facts.left_out.setdefault("num_workers", SHARED_OUT)
-        if primary.live.get("on_device"):
-            facts.left_out["pin_memory"] = "the loader gives batches that are on the device already"
-        for knob in LOADER_KNOBS:
-            if primary.written[knob] is not None:
-                facts.as_written[knob] = primary.written[knob]
 
     def _written_modules(self) -> None:
         modules, torch = self.modules, self.torch
@@ -233,21 +171,13 @@ class Observation:
 
     def _loader_evidence(self, knob: str) -> None:
         knobs, primary = self.session.knobs, self.sources.primary
-        if primary is None:
-            if knobs.wants(knob):
-                knobs.inapplicable(knob, NO_LOADER, sites=0)
-            elif self.steps.steps or self.steps.backwards:
-                reason = "taken by the script's own option"
-                knobs.report(knob, Finding(Evidence.UNVERIFIABLE, reason, sites=0, changed=0))
-        elif knobs.wants(knob) and knob in primary.refused:
-            knobs.inapplicable(knob, primary.refused[knob])
-        elif knob == "pin_memory" and not self.torch.cuda.is_available():
-            knobs.inapplicable(knob, "there is no GPU to pin batches for")
-        else:
-            trains = self.sources.training()
-            changed = sum(knob in loader.changed for loader in trains)
-            seen = self._size_of_pass(primary) if knob == "batch_size" else _seen_of_loader(primary, knob)
-            knobs.compare(knob, seen, sites=len(trains), changed=changed)
+        if primary is not None:
+            self.loader_facts.evidence(knob, primary, self._size_of_pass(primary))
+        elif knobs.wants(knob):
+            knobs.inapplicable(knob, NO_LOADER, sites=0)
+        elif self.steps.steps or self.steps.backwards:
+            reason = "taken by the script's own option"
+            knobs.report(knob, Finding(Evidence.UNVERIFIABLE, reason, sites=0, changed=0))
 
     def _size_of_pass(self, loader: Loader) -> object:
         """Samples in one forward pass."""
@@ -369,7 +299,3 @@ class Observation:
         observed = ", ".join(sorted({x.implementation for x in stepped}))
         changed = sum(x.implementation == chosen for x in stepped)
         knobs.compare("optimizer", observed, sites=len(stepped), changed=changed)
-
-
-def _seen_of_loader(loader: Loader, knob: str) -> object:
-    return bool(loader.live.get("pinned")) if knob == "pin_memory" else loader.live.get(knob)

@@ -17,8 +17,9 @@ from ..patches import patch
 from ..records import ProbeSide, Unstepped, Value
 from ..session import Session
 from ..sources import TrainingSources
+from . import starting
 from .batches import asked_for, is_on_device, is_pinned, leading_dimension, ready_rows, shows_one, tokens_of
-from .copies import CopyWatch, refusals
+from .copies import KEPT, CopyWatch, refusals
 from .datasets import length, reference, shards_itself
 from .lasting import LastingWorkers
 from .loader_places import LOADER_KNOBS, Fetched, Loader, as_written, by_name
@@ -34,12 +35,6 @@ MOST_AT_PLACE = 64
 """Loaders of one place that are told apart: a script may make one for each of its rollouts, each of another length."""
 
 
-KEPT = (
-    "{} keeps what is read: an epoch that finds it there may be faster than what is measured, and workers keep copies"
-    " of their own, which end with them"
-)
-
-
 class LoaderWatch:
     """Patches DataLoader: overrides at construction, counts and times at iteration."""
 
@@ -48,9 +43,10 @@ class LoaderWatch:
         self.torch = torch
         known = session.request.knowledge.training_loaders
         self.sources: TrainingSources[Loader] = TrainingSources(
-            session.clock, known, lambda: session.may_be_of("torch"),
+            session.clock, known, lambda: session.may_be_of("torch") or session.feeds.is_there,
             on_unstepped=lambda batches: session.recorder.emit(Unstepped(batches)),
         )  # fmt: skip
+        self.sources.reader = session.feeds
         self._on_batch = on_batch
         self._copies = CopyWatch()
         self._lasting = LastingWorkers(torch, self._lasts, self._copies)
@@ -75,7 +71,7 @@ class LoaderWatch:
         if self.session.measuring:
             patch(base, "__next__", lambda original: self._next(self._lasting.noting_ends(original)))
             patch(base, "_next_index", self._next_index)
-        if self.session.knobs.wants("persistent_workers"):
+        if starting.may_last(self.session):
             self._lasting.install(base)
         if self.own is not None:
             self.own.install()
@@ -169,6 +165,7 @@ class LoaderWatch:
             )
             entry.map_style = not isinstance(dataset, self.torch.utils.data.IterableDataset)
             entry.dataset_len = length(dataset) if entry.map_style else None
+            starting.look_at(self.session, entry, given)
         entry.dataset = reference(dataset)
         entry.made += 1
         self._of_object[loader] = entry
@@ -233,6 +230,7 @@ class LoaderWatch:
             else:
                 given[knob] = values[knob]
             entry.changed.add(knob)
+        starting.add_workers(self.session, entry, given, values)
         if int(given.get("num_workers", 0)) == 0:
             for dependent in ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context"):
                 given.pop(dependent, None)
@@ -343,6 +341,8 @@ class LoaderWatch:
         """
         if entry is not self.sources.primary or entry.is_beginning or self.sources.wait_is_hidden:
             return None
+        if self.sources.reader.is_there:  # another framework computes
+            return None
         return self.session.device.torch_mark(self.torch)
 
     def _probe(self, original: Callable[..., Result], iterator: LoaderIterator, entry: Loader) -> Result:
@@ -366,7 +366,7 @@ class LoaderWatch:
                         raise
                     newest = iter(loader)
 
-        return self.sources.drain(entry, fetch_on, lambda: self.session.step("torch"))
+        return self.sources.drain(entry, fetch_on, lambda: self.session.step(self.session.trained_by or "torch"))
 
     def _timed(self, original: Callable[..., Result], iterator: LoaderIterator, entry: Loader) -> Fetched[Result]:
         began = time.perf_counter()

@@ -22,11 +22,14 @@ class Loader(DataSource):
     ``written``: knob → the script's own value. ``refused``: knob → why it can't be turned. ``changed``: knobs that
     were. ``live``: knob → what the newest iterator works with. ``made``: how many loaders were. ``dataset_len``:
     samples of a map-style dataset. ``asked``: counts those of an iterable one.
-    ``newest``: a weak reference to the newest iterator.
+    ``newest``: a weak reference to the newest iterator. ``refused_beside``: as ``refused``, beside threads of JAX's.
+    ``has_context``: whether the script says how its workers start.
     """
 
     written: dict[str, Value | None] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    refused_beside: dict[str, str] = field(default_factory=dict)
+    has_context: bool = False
     changed: set[str] = field(default_factory=set)
     live: dict[str, Any] = field(default_factory=dict)
     made: int = 0

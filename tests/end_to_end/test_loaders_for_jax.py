@@ -1,0 +1,204 @@
+"""Loops of JAX's that another library's loaders feed, in a real child: the wait for data, and the loaders' knobs."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+Write = Callable[..., Path]
+WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1, "block_s": 0.0}
+
+HEAD = """
+import sys, time
+import jax, jax.numpy as jnp, numpy as np
+
+def loss_of(params, x, y):
+    logits = x @ params["w"] + params["b"]
+    return -jnp.mean(jax.nn.log_softmax(logits)[jnp.arange(len(y)), y])
+
+@jax.jit
+def update(params, x, y):
+    loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+    return jax.tree_util.tree_map(lambda p, g: p - 0.1 * g, params, gradients), loss
+
+def weights():
+    return {"w": jnp.zeros((8, 2)), "b": jnp.zeros(2)}
+"""
+TORCH = (
+    HEAD
+    + """
+import torch
+from torch.utils.data import DataLoader, Dataset
+torch.manual_seed(0)
+
+class Slow(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, number):
+        time.sleep(0.002)
+        x = np.random.default_rng(number).normal(size=8).astype("float32")
+        return x, np.int32(x.sum() > 0)
+
+def collate(items):
+    xs, ys = zip(*items)
+    return np.stack(xs), np.stack(ys)
+
+def main(epochs):
+    loader = DataLoader(Slow(), batch_size=16, shuffle=True, collate_fn=collate)
+    validation = DataLoader(Slow(), batch_size=32, collate_fn=collate)
+    params, trained = weights(), 0
+    try:
+        for epoch in range(epochs):
+            for x, y in loader:
+                params, loss = update(params, x, y)
+                trained += len(x)
+                print("loss", float(loss).hex())
+            for x, y in validation:
+                loss_of(params, x, y)
+    finally:
+        print("trained on", trained, flush=True)
+"""
+)
+GUARDED = (
+    TORCH
+    + """
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
+"""
+)
+KNOWN = {"framework": "jax", "unit": "samples"}
+
+
+def known_by(ran: Any) -> dict[str, Any]:
+    """What a study knows of the script by its first trial."""
+    names = ("training_loaders", "as_written", "loaders", "input_plan", "cache_bytes")
+    return {**KNOWN, **{name: ran.facts[name] for name in names}}
+
+
+def losses(ran: Any) -> list[str]:
+    """Those that the script prints."""
+    return re.findall(r"^loss (\S+)$", ran.output, re.MULTILINE)
+
+
+def wait_share(ran: Any) -> float:
+    """Of the time in its steps."""
+    blocks = [block for block in ran.of("block") if not block["flagged"]]
+    waited = float(sum(block["wait_s"] for block in blocks))
+    return waited / float(sum(block["seconds"] for block in blocks))
+
+
+def test_the_wait_for_a_data_loader_and_its_workers(run_child: Run, write_script: Write) -> None:
+    """Workers are started anew beside JAX's threads, and the losses are the same to the last bit."""
+    script = write_script(GUARDED)
+    ran = run_child(script, argv=("3",), window=WHOLE)
+    assert ran.returncode == 0, ran.output
+    assert [note["text"] for note in ran.of("note")] == []
+    facts = ran.facts
+    assert (facts["framework"], facts["fed_by"]) == ("jax", "DataLoader")
+    assert (facts["unit"], facts["samples"]) == ("samples", 192), facts["remarks"]
+    assert not facts["wait_is_unseen"] and wait_share(ran) > 0.5
+    assert len(facts["batch_waits"]) >= 9 and min(facts["batch_waits"]) > 0.03
+    written = {knob: facts["as_written"].get(knob) for knob in ("num_workers", "batch_size", "persistent_workers")}
+    assert written == {"num_workers": 0, "batch_size": 16, "persistent_workers": True}  # of workers that are added
+    assert not {"num_workers", "prefetch_factor", "persistent_workers", "batch_size"} & set(facts["left_out"])
+    assert facts["left_out"]["prefetch"] == "no tf.data dataset feeds the training steps"
+
+    config = {"num_workers": 1, "prefetch_factor": 4, "persistent_workers": True}
+    with_workers = run_child(script, config, knowledge=known_by(ran), argv=("3",), window=WHOLE)
+    assert with_workers.returncode == 0, with_workers.output
+    assert {knob: with_workers.evidence(knob) for knob in config} == dict.fromkeys(config, "verified")
+    assert losses(with_workers) == losses(ran) and len(losses(ran)) == 12
+    assert "os.fork() was called" not in with_workers.output
+
+
+@pytest.mark.slow  # of what a profile says the trial above shows most
+def test_workers_are_applied(run_child: Run, write_script: Write) -> None:
+    script, config = write_script(GUARDED), {"num_workers": 1, "prefetch_factor": 4, "persistent_workers": True}
+    ran = run_child(script, argv=("3",), window=WHOLE)
+    applied = run_child(script, config, knowledge=known_by(ran), argv=("6",), mode="apply")
+    assert applied.returncode == 0 and losses(applied)[:12] == losses(ran), applied.output
+    assert "in effect: num_workers, prefetch_factor, persistent_workers" in applied.output
+    assert "NOT in effect" not in applied.output and "os.fork() was called" not in applied.output
+
+
+TF_DATA = (
+    HEAD
+    + """
+import tensorflow as tf
+X = np.random.default_rng(0).normal(size=(256, 8)).astype("float32")
+
+def prepare(x):
+    for _ in range(WORK):
+        x = tf.math.sin(x) + x
+    return x, tf.cast(tf.reduce_sum(x) > 0, tf.int32)
+
+data = tf.data.Dataset.from_tensor_slices(X).repeat(3).shuffle(64, seed=1).map(prepare).batch(16)
+params, trained = weights(), 0
+try:
+    for x, y in LOOP:
+        params, loss = update(params, X_, Y_)
+        trained += len(x)
+        print("loss", float(loss).hex())
+finally:
+    print("trained on", trained, flush=True)
+"""
+)
+LOOPS = {
+    "as_numpy_iterator": ("data.as_numpy_iterator()", "x", "y"),
+    "by itself": ("data", "x.numpy()", "y.numpy()"),
+}
+
+
+@pytest.mark.parametrize("kind", ["as_numpy_iterator", pytest.param("by itself", marks=pytest.mark.slow)])
+def test_the_wait_for_tf_data_and_its_knobs(kind: str, run_child: Run, write_script: Write) -> None:
+    loop, x, y = LOOPS[kind]
+    text = TF_DATA.replace("LOOP", loop).replace("X_", x).replace("Y_", y).replace("WORK", "300")
+    script = write_script(text)
+    ran = run_child(script, window=WHOLE)
+    assert ran.returncode == 0, ran.output
+    assert [note["text"] for note in ran.of("note")] == []
+    facts = ran.facts
+    assert (facts["framework"], facts["fed_by"]) == ("jax", "tf.data dataset")
+    assert (facts["unit"], facts["samples"]) == ("samples", 768), facts["remarks"]
+    assert not facts["wait_is_unseen"] and len(facts["batch_waits"]) > 30 and max(facts["batch_waits"]) > 0
+    written = {knob: facts["as_written"].get(knob) for knob in ("parallel_calls", "prefetch", "batch_size")}
+    assert written == {"parallel_calls": "none", "prefetch": 0, "batch_size": 16}
+    assert facts["left_out"]["num_workers"] == "no DataLoader feeds the training steps"
+    config = {"parallel_calls": 2, "prefetch": 4, "deterministic": True, "private_threads": 2}
+    turned = run_child(script, config, knowledge=known_by(ran), window=WHOLE)
+    assert turned.returncode == 0, turned.output
+    assert [note["text"] for note in turned.of("note")] == []
+    found = {knob: turned.evidence(knob) for knob in config}
+    assert found == {**dict.fromkeys(config, "verified"), "deterministic": "not applicable"}, turned.of("knob")
+    assert losses(turned) == losses(ran) and len(losses(ran)) == 48
+    if kind != "by itself":
+        return
+    applied = run_child(script, config, knowledge=known_by(ran), mode="apply")
+    assert applied.returncode == 0 and losses(applied) == losses(ran), applied.output
+    assert "in effect: parallel_calls, prefetch, private_threads; NOT in effect: deterministic" in applied.output
+
+
+@pytest.mark.slow  # what a study proves: test_cli_study.py; that it is told of these knobs: the trials above
+@pytest.mark.timed
+@pytest.mark.timeout(900)
+def test_a_study_of_a_loop_that_waits_finds_workers(write_script: Write, tmp_path: Path) -> None:
+    """A batch takes 32 ms of sleep, and two workers make two at once."""
+    script, folder = write_script(GUARDED.replace("return 64", "return 2000")), tmp_path / "study"
+    short = Path(__file__).parents[1] / "support" / "short_study.py"
+    command = [sys.executable, str(short), "study", str(script), "--device", "cpu", "--study", str(folder)]
+    options = ["--budget", "8m", "--trials", "3", "--no-probe", "--knobs", "num_workers", "--max-loss-increase", "off"]
+    done = subprocess.run(
+        [*command, *options, "--", "100000"], capture_output=True, text=True, timeout=800, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    profile = json.loads((folder / "best.json").read_text())["profiles"][0]
+    assert profile["config"].get("num_workers", 0) >= 2, done.stdout
+    assert profile["verdict"] == "improved" and profile["speedup"]["high"] > 1.5, done.stdout

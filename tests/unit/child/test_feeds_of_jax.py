@@ -1,0 +1,211 @@
+"""Data of other libraries that feed loops of JAX's: which one does, how long it keeps the loop waiting, as what."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from support.in_process import ENDLESS
+from support.jax_here import jax
+from support.jax_trial import Trial, batches, descend, loss_of, weights
+
+from tuner.child.adapter import instrument
+from tuner.child.jax.lead import Lead
+from tuner.child.patches import unpatch_all
+from tuner.child.session import StopTrial
+from tuner.child.torch.adapter import TorchAdapter
+
+jnp = jax.numpy
+
+
+class Slow(torch.utils.data.Dataset[Any]):  # type: ignore[misc]  # PyTorch is not looked at
+    """Items that take a moment."""
+
+    def __init__(self, seconds: float = 0.001) -> None:
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, number: int) -> Any:
+        time.sleep(self.seconds)
+        x = numpy.random.default_rng(number).normal(size=4).astype("float32")
+        return x, x.sum()
+
+
+def collate(items: Any) -> Any:
+    xs, ys = zip(*items, strict=True)
+    return numpy.stack(xs), numpy.stack(ys)
+
+
+def loader_of(seconds: float = 0.001, size: int = 8) -> Any:
+    """Made at one place, as a script makes it in each of its runs."""
+    return torch.utils.data.DataLoader(Slow(seconds), batch_size=size, collate_fn=collate)
+
+
+def fed(**given: Any) -> Iterator[Trial]:
+    """JAX and PyTorch under the watch, in a trial that is ``given`` so."""
+    unpatch_all()
+    made = Trial(**given)
+    instrument(made.session, TorchAdapter(made.session), torch)
+    instrument(made.session, made.adapter, jax)
+    try:
+        yield made
+    finally:
+        unpatch_all()
+
+
+@pytest.fixture
+def trial() -> Iterator[Trial]:
+    """A trial of the script as written."""
+    yield from fed()
+
+
+def train(made: Trial, loader: Any, epochs: int = 1) -> None:
+    """The loop of a script."""
+
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def update(params: Any, x: Any, y: Any) -> Any:
+        loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+        return descend(params, gradients), loss
+
+    params = weights()
+    for _ in range(epochs):
+        for x, y in loader:
+            params, _ = update(params, x, y)
+            made.trained(1, len(x))
+
+
+def test_a_loader_that_feeds_jax_is_waited_for_and_counts_no_samples(trial: Trial) -> None:
+    """The samples are those that the steps are given: what is fetched and not trained on counts nowhere."""
+    train(trial, loader_of(), epochs=3)
+    waited = sum(block["wait_s"] for block in trial.log.of("block"))
+    facts = trial.end()
+    assert trial.is_counted() and trial.samples == 180
+    assert waited > 0.1 and not facts["wait_is_unseen"]
+    assert (facts["fed_by"], facts["unit"], facts["dataset_len"]) == ("DataLoader", "samples", 60)
+    assert len(facts["training_loaders"]) == 1 and len(facts["batch_waits"]) == 21
+    assert facts["left_out"]["parallel_calls"] == "no tf.data dataset feeds the training steps"
+    assert "batch_size" not in facts["left_out"] and facts["as_written"]["batch_size"] == 8
+
+
+def test_a_loader_whose_batches_are_cut_keeps_its_size(trial: Trial) -> None:
+    """What reaches a step isn't what the loader gives."""
+    loader = loader_of(0.0, 12)
+    train(trial, ((x[:4], y[:4]) for x, y in loader))
+    left_out = trial.end()["left_out"]
+    assert left_out["batch_size"] == "a step is given 4 samples, and the DataLoader's batches hold 12"
+
+
+def test_a_loop_without_a_loader_has_neither_a_wait_nor_loader_knobs(trial: Trial) -> None:
+    train(trial, list(batches(20, 12)))
+    facts = trial.end()
+    assert facts["wait_is_unseen"] and facts["fed_by"] == "" and facts["training_loaders"] == []
+    assert facts["left_out"]["num_workers"] == "no DataLoader feeds the training steps"
+
+
+def test_validation_on_another_loader_is_set_apart(trial: Trial) -> None:
+    loader = loader_of()
+    other = torch.utils.data.DataLoader(Slow(0.01), batch_size=30, collate_fn=collate)
+    for _ in range(4):
+        train(trial, loader)
+        assert len([x for x, _ in other]) == 2
+    facts = trial.end()
+    assert trial.is_counted() and trial.set_apart() >= 3
+    assert len(facts["training_loaders"]) == 1 and len(facts["loaders"]) == 2
+
+
+def test_a_batch_of_another_size_is_verified_by_what_reaches_the_step() -> None:
+    known = {"framework": "jax", "unit": "samples", "as_written": {"batch_size": 8}}
+    keys: list[str] = []
+    for config in ({}, {"batch_size": 20}):
+        for made in fed(config=config, knowledge={**known, "training_loaders": keys} if config else {}):
+            train(made, loader_of(0.0), epochs=2)
+            keys = made.end()["training_loaders"]
+            assert made.is_counted() and made.steps == (6 if config else 16)
+    assert made.evidence("batch_size") == ("verified", "")
+
+
+@pytest.mark.parametrize("side", ["loader", "compute"])
+def test_each_side_of_the_loop_by_itself_is_counted_in_samples(side: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loader's batches are steps that nobody takes; what computes is given the first batch again and again."""
+    monkeypatch.setattr("tuner.child.session._watchdog", lambda: None)  # it would end this process
+    known: dict[str, Any] = {"framework": "jax", "unit": "samples", "training_loaders": []}
+    short = {**ENDLESS, "min_blocks": 3, "min_s": 0.0, "max_s": 0.5, "target_half_width": 1e9}
+    for given in ({}, {"knowledge": known, "probe": side, "window": short}):
+        for made in fed(**given):
+            with pytest.raises(StopTrial) if given else nullcontext():
+                train(made, loader_of(0.0), epochs=1000 if given else 1)
+            facts = made.log.of("facts")[0] if given else made.end()
+            known["training_loaders"] = facts["training_loaders"]
+    assert (facts["framework"], facts["unit"], facts["fed_by"]) == ("jax", "samples", "DataLoader")
+    assert 7 * made.steps < made.samples <= 8 * (made.steps + 1)
+    assert (made.updates == 0) is (side == "loader")
+
+
+# what of the wait the device is still busy in
+
+
+class Array:
+    """A result that is there after a while."""
+
+    def __init__(self, seconds: float) -> None:
+        self.done = threading.Event()
+        threading.Timer(seconds, self.done.set).start()
+
+    def is_ready(self) -> bool:
+        return self.done.is_set()
+
+
+def wait_for(arrays: list[Array]) -> None:
+    for array in arrays:
+        array.done.wait()
+
+
+def test_only_what_is_left_when_the_device_is_done_is_a_wait() -> None:
+    results: list[Array] = []
+    lead = Lead(lambda: results, wait_for)
+    lead.fetch_begins()
+    assert lead.idle_s(3.0) == 3.0  # nothing is computed
+    results[:] = [Array(0.05)]
+    began = time.perf_counter()
+    lead.fetch_begins()
+    time.sleep(0.15)
+    idle_s = lead.idle_s(3.0)
+    assert 0.0 < idle_s <= time.perf_counter() - began - 0.05
+    results[:] = [Array(60.0)]
+    lead.fetch_begins()
+    assert lead.idle_s(3.0) == 0.0  # it is still busy
+    results[0].done.set()
+
+
+def test_a_device_that_is_busy_meanwhile_waits_for_nothing() -> None:
+    """JAX lets the script go on, whose next batch is there before the step is done."""
+    waited, fetching = 0.0, 0.0
+    for trial in fed(window={**ENDLESS, "block_s": 60.0}):  # the clock waits for the device where a block ends
+        train_slowly()
+        fetching = sum(trial.end()["batch_waits"])
+        waited = sum(block["wait_s"] - block["start_s"] for block in trial.log.of("block"))
+    assert fetching > 0.04 and waited < 0.3 * fetching
+
+
+def train_slowly() -> None:
+    """A loop whose steps take much longer than its batches."""
+
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def update(params: Any, x: Any, y: Any) -> Any:
+        loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+        much = jax.lax.fori_loop(0, 60, lambda number, a: jnp.tanh(a @ a), jnp.full((300, 300), loss))
+        return jax.tree_util.tree_map(lambda p, g: p - 0.01 * g + 0.0 * much.sum(), params, gradients), loss
+
+    params = weights()
+    for _ in range(2):
+        for x, y in loader_of(0.0005):
+            params, _ = update(params, x, y)
+    jax.block_until_ready(params)

@@ -1,0 +1,69 @@
+"""Whether workers may be started anew: by where the script trains, by what it does when it is imported, by its data."""
+
+from __future__ import annotations
+
+import linecache
+import multiprocessing
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tuner.child.torch import starting
+from tuner.child.torch.starting import UNGUARDED, WORKERS, refusals, start_anew
+
+
+def why(folder: Path, text: str, given: dict[str, Any] | None = None) -> str:
+    """Of a script that makes its loader where it calls ``made``."""
+    found: list[dict[str, str]] = []
+    path = folder / "train.py"
+    path.write_text(text)
+    starting._guards.cache_clear()
+    linecache.clearcache()
+    names = {"__name__": "__main__", "made": lambda: found.append(refusals(given or {}))}
+    exec(compile(text, str(path), "exec"), names)
+    assert found[0] == {} or set(found[0]) == set(WORKERS)
+    return found[0].get("num_workers", "")
+
+
+def test_a_training_behind_the_usual_condition_is_no_part_of_an_import(tmp_path: Path) -> None:
+    text = '"""Trains."""\nimport os\nSIZE = 8\nos.environ.setdefault("A", "1")\ndef main():\n    made()\n'
+    assert why(tmp_path, f'{text}if __name__ == "__main__":\n    main()\n') == ""
+    assert why(tmp_path, f'{text}if "__main__" == __name__:\n    x = 1\n    main()\nelse:\n    y = 2\n') == ""
+    assert why(tmp_path, f"{text}main()\n") == UNGUARDED
+    assert why(tmp_path, f'{text}if __name__ != "__main__":\n    pass\nelse:\n    main()\n') == UNGUARDED
+    assert why(tmp_path, f'{text}if __name__ == "__main__":\n    SIZE = 9\nmain()\n') == UNGUARDED
+
+
+@pytest.mark.parametrize(
+    "line", ["for name in ():\n    pass", "print(1)", "with os.scandir():\n    pass", "try:\n    f()\nexcept: pass"]
+)
+def test_what_else_an_import_would_do_again_is_named(line: str, tmp_path: Path) -> None:
+    text = f'import os\ndef f():\n    pass\n{line}\nif __name__ == "__main__":\n    made()\n'
+    assert why(tmp_path, text).endswith(f"would run line {5 if 'try' in line else 4} of the script again")
+
+
+GUARDED = 'if __name__ == "__main__":\n    made()\n'
+
+
+def test_data_that_cant_be_pickled_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert why(tmp_path, GUARDED, {"dataset": [1, 2], "collate_fn": dict}) == ""
+    assert "can't be given its collate_fn: " in why(tmp_path, GUARDED, {"dataset": [1], "collate_fn": lambda x: x})
+    assert "can't be given its dataset: TypeError" in why(tmp_path, GUARDED, {"dataset": [threading.Lock()]})
+    monkeypatch.setattr(starting, "MOST_BYTES", 1000)
+    assert "a copy of the data" in why(tmp_path, GUARDED, {"dataset": bytes(2000)})
+
+
+def test_workers_start_as_the_script_says_where_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are started anew last; a script that has chosen a method has its own."""
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none=False: "fork")
+    given: dict[str, Any] = {"num_workers": 2}
+    assert start_anew(given) and given["multiprocessing_context"] == "spawn"
+    given = {"num_workers": 2, "multiprocessing_context": "forkserver"}
+    assert not start_anew(given) and given["multiprocessing_context"] == "forkserver"
+    given = {"num_workers": 0}
+    assert not start_anew(given) and "multiprocessing_context" not in given
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none=False: "forkserver")
+    given = {"num_workers": 2}
+    assert not start_anew(given) and "multiprocessing_context" not in given

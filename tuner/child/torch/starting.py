@@ -1,0 +1,177 @@
+"""Whether a DataLoader's workers can be started anew ("spawn"), where they would be forked beside another's threads.
+
+JAX's client computes in threads from its first operation on. A fork has their locks and none of them, and may wait for
+one forever: JAX warns of each. A process that is started anew has neither, but it imports the script, and the data are
+pickled for it. So both are looked at before a script that has no workers gets any: also under ``autotune run``.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import multiprocessing
+import pickle
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from ..feeds import FED
+from ..records import Value
+from ..session import Session
+from .loader_places import Loader
+from .types import Arguments
+
+METHOD = "spawn"
+WORKERS = ("num_workers", "prefetch_factor", "persistent_workers")
+"""Knobs that turn nothing without workers."""
+MOST_BYTES = 256 << 20
+"""Of data that are copied to each worker."""
+NO_WORKERS = "the loader can have no workers"
+NO_FORK = "workers forked beside JAX's threads may wait forever"
+UNGUARDED = f'{NO_FORK}, and none can be started anew: nothing keeps the training behind if __name__ == "__main__"'
+_SETTINGS = (
+    "DEFINE", "mark_", "flags_", "add_argument", "update", "set_", "use", "basicConfig", "seed", "manual_seed",
+    "filterwarnings", "simplefilter", "disable", "enable", "append", "insert", "register", "setdefault",
+)  # fmt: skip
+"""Beginnings of the names of methods that a script may call when it is imported: they set something in its process."""
+_DEFINES = (
+    ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign, ast.Pass
+)  # fmt: skip
+
+
+def look_at(session: Session, entry: Loader, given: Arguments) -> None:
+    """A loader is made with these arguments: whether a config may add workers to it."""
+    entry.has_context = given.get("multiprocessing_context") is not None
+    if is_beside_threads(session, given):
+        entry.refused_beside = refusals(given)
+        if session.trained_by:
+            entry.refused = {**entry.refused_beside, **entry.refused}
+
+
+def add_workers(session: Session, entry: Loader, given: Arguments, values: Mapping[str, Value]) -> None:
+    """Where the config, of which these ``values`` were set, has added workers to it: says how they start, and last."""
+    added = "num_workers" in entry.changed and not entry.written["num_workers"] and session.trained_by in FED
+    if added and start_anew(given) and "persistent_workers" not in {*values, *entry.refused}:
+        given["persistent_workers"] = True
+        entry.changed.add("persistent_workers")
+
+
+def may_last(session: Session) -> bool:
+    """Whether the config may have workers last that the script ends."""
+    added = session.trained_by in FED and session.knobs.wants("num_workers")
+    return added or session.knobs.wants("persistent_workers")
+
+
+def is_beside_threads(session: Session, given: Arguments) -> bool:
+    """Whether JAX trains, or may, on what a loader gives that has no workers by the script itself, and may get some."""
+    if not (session.measuring or session.knobs.wants("num_workers")):
+        return False
+    fed = session.trained_by in FED or (not session.trained_by and any(name in sys.modules for name in FED))
+    return fed and not given.get("num_workers")
+
+
+def refusals(given: Arguments) -> dict[str, str]:
+    """Knob → why such a loader can have no workers; {} where they can be started anew."""
+    why = _why_unimportable() or _why_unpicklable(given)
+    return {**dict.fromkeys(WORKERS, NO_WORKERS), "num_workers": why} if why else {}
+
+
+def start_anew(given: Arguments) -> bool:
+    """Has the workers that the config adds started anew, unless the script has chosen how processes start.
+
+    They import what the script imports, which takes seconds: so they last, unless the config says otherwise. Returns
+    whether they do by this.
+    """
+    if not given.get("num_workers") or given.get("multiprocessing_context") or not forks():
+        return False
+    given["multiprocessing_context"] = METHOD
+    return not given.get("persistent_workers")
+
+
+def forks() -> bool:
+    """Whether multiprocessing forks where nothing else is said."""
+    chosen = multiprocessing.get_start_method(allow_none=True)
+    return (chosen or multiprocessing.get_all_start_methods()[0]) == "fork"
+
+
+def _why_unimportable() -> str:
+    """By the line of the script in which the loader is made: one that is run when it is imported would run again."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":
+            guarded, line = _guards(frame.f_code.co_filename)
+            if not any(first <= frame.f_lineno <= last for first, last in guarded):
+                return UNGUARDED
+            return f"{NO_FORK}, and those started anew would run line {line} of the script again" if line else ""
+        frame = frame.f_back
+    return f"{NO_FORK}, and nothing shows whether they can be started anew"
+
+
+@cache
+def _guards(file: str) -> tuple[Sequence[tuple[int, int]], int]:
+    """Lines that aren't run when the script is imported, and the first that is and does more than define; 0: none."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return (), 0
+    guards = [node for node in tree.body if isinstance(node, ast.If) and _is_guard(node)]
+    guarded = [(node.body[0].lineno, node.body[-1].end_lineno or 0) for node in guards]
+    return guarded, next(_doing(tree.body), 0)
+
+
+def _is_guard(node: ast.If) -> bool:
+    if not isinstance(node.test, ast.Compare):
+        return False
+    sides = (node.test.left, *node.test.comparators)
+    names = {side.id for side in sides if isinstance(side, ast.Name)}
+    words = {side.value for side in sides if isinstance(side, ast.Constant)}
+    return isinstance(node.test.ops[0], ast.Eq) and names == {"__name__"} and words == {"__main__"}
+
+
+def _doing(body: Sequence[ast.stmt]) -> Iterator[int]:
+    """Lines of statements that do more than define, or set something in their process."""
+    for node in body:
+        if isinstance(node, ast.If):
+            yield from _doing(node.orelse if _is_guard(node) else [*node.body, *node.orelse])
+        elif isinstance(node, ast.Try):
+            handled = [each for handler in node.handlers for each in handler.body]
+            yield from _doing([*node.body, *handled, *node.orelse, *node.finalbody])
+        elif isinstance(node, ast.Expr):
+            called = getattr(node.value, "func", None)
+            if not isinstance(node.value, ast.Constant) and not _name(called).startswith(_SETTINGS):
+                yield node.lineno
+        elif not isinstance(node, _DEFINES):
+            yield node.lineno
+
+
+def _name(called: ast.expr | None) -> str:
+    return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+
+
+class _Counting:
+    """A file that nothing is kept of."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def write(self, data: Any) -> int:
+        """Raises ``OverflowError`` where it is too much."""
+        written = memoryview(data).nbytes
+        self.size += written
+        if self.size > MOST_BYTES:
+            raise OverflowError
+        return written
+
+
+def _why_unpicklable(given: Arguments) -> str:
+    """What a worker is given, as far as it is the script's."""
+    for name in ("dataset", "collate_fn", "worker_init_fn"):
+        try:
+            pickle.Pickler(_Counting(), protocol=pickle.HIGHEST_PROTOCOL).dump(given.get(name))
+        except OverflowError:
+            return f"{NO_FORK}, and those started anew are given a copy of the data: over {MOST_BYTES >> 20} MiB each"
+        except Exception as error:  # the user's own classes may raise anything
+            said = (str(error).strip().splitlines() or [""])[0][:80]
+            return f"{NO_FORK}, and those started anew can't be given its {name}: {type(error).__name__}: {said}"
+    return ""
