@@ -40,9 +40,9 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
-        "shape patches preloaded call_sites births reflink stale_reads option_names watch words data_state temporary"
+        "shape patches preloaded call_sites births reflink stale_reads option_names watch words temporary"
         " thread_names unison",
-        "counts learned turn_records step_records participants",
+        "counts learned turn_records step_records participants data_state",
         "records",
         "wire evidence",
         "seeds places preloading",

@@ -13,26 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.copied_data import Begin, Rows, left_out
 from support.torch_trials import begin
 
 __all__ = ["begin"]
-
-Begin = Callable[..., Any]
-
-
-class Rows(torch.utils.data.Dataset[Any]):  # type: ignore[misc]  # PyTorch may lack types where this is checked
-    """A plain table, which each worker may copy; whose subclasses aren't."""
-
-    def __init__(self, transform: Any = None) -> None:
-        self.x, self.y = torch.randn(96, 5), torch.randn(96, 1)
-        self.transform = transform
-
-    def __len__(self) -> int:
-        return 96
-
-    def __getitem__(self, index: int) -> Any:
-        x = self.x[index]
-        return (x if self.transform is None else self.transform(x)), self.y[index]
 
 
 class Jitter:
@@ -140,24 +124,6 @@ class Weighted(torch.utils.data.Sampler[int]):  # type: ignore[misc]  # likewise
 
     def update(self, index: int, loss: float) -> None:
         self.losses[index] = loss
-
-
-def left_out(begin: Begin, dataset: Any, each: Callable[[], None] = lambda: None, **options: Any) -> dict[str, str]:
-    """Knob → why it is left out, of a script that trains on the dataset for two epochs; and what is remarked."""
-    trial = begin()
-    loader = torch.utils.data.DataLoader(dataset, batch_size=4, **options)
-    model = torch.nn.Linear(5, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for _ in range(2):
-        for x, y in loader:
-            optimizer.zero_grad()
-            torch.nn.functional.mse_loss(model(x), y).backward()
-            optimizer.step()
-            each()
-    facts = trial.end()
-    found: dict[str, str] = {**facts["left_out"], "remarks": " ".join(facts["remarks"])}
-    of_workers = ("num_workers", "prefetch_factor", "persistent_workers", "remarks")
-    return {knob: found[knob] for knob in of_workers if found.get(knob)}
 
 
 @pytest.mark.parametrize(

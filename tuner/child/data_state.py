@@ -5,14 +5,17 @@ Attributes, items of containers and closures are followed, nothing is called; of
 
 from __future__ import annotations
 
+import sys
 import zlib
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
-from functools import _lru_cache_wrapper
+from functools import _lru_cache_wrapper, partial
 from itertools import islice
-from types import FunctionType, MethodType, ModuleType
+from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
+
+from .call_sites import is_library
 
 State = Mapping[str, Hashable]
 """Path of a value, such as ``dataset.transform.size`` → what it is now."""
@@ -114,11 +117,39 @@ def _parts(value: Any) -> Iterator[tuple[str, object]]:
     if isinstance(value, MethodType):
         return iter([(".__self__", value.__self__)])
     if isinstance(value, FunctionType):
-        names, cells = value.__code__.co_freevars, value.__closure__ or ()
-        return ((f".{name}", _content(cell)) for name, cell in zip(names, cells, strict=True))
-    if isinstance(value, (type, ModuleType)) or not hasattr(value, "__dict__") or _is_trainer(value):
+        return _around(value)
+    if isinstance(value, partial):
+        given = {"func": value.func, "args": value.args, "keywords": value.keywords}
+        return ((f".{name}", item) for name, item in given.items())
+    if isinstance(value, (type, ModuleType)) or _is_trainer(value):
         return iter(())
-    return ((f".{name}", item) for name, item in list(vars(value).items()))
+    return ((f".{name}", item) for name, item in _attributes(value).items())
+
+
+def _around(function: FunctionType) -> Iterator[tuple[str, object]]:
+    """What a function keeps: variables around it, and what its arguments are by default."""
+    code = function.__code__
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    yield from ((f".{name}", _content(cell)) for name, cell in cells)
+    last = code.co_varnames[: code.co_argcount][::-1]
+    yield from ((f".{name}", value) for name, value in zip(last, (function.__defaults__ or ())[::-1], strict=False))
+    yield from ((f".{name}", value) for name, value in (function.__kwdefaults__ or {}).items())
+
+
+def _attributes(value: object) -> dict[str, object]:
+    """Of an object, in slots as well, and of the script's own classes that it is of: those that are no methods."""
+    found: dict[str, object] = {}
+    for cls in reversed(type(value).__mro__):
+        file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+        if file is None or is_library(file):
+            continue
+        for name, item in vars(cls).items():
+            if isinstance(item, MemberDescriptorType):
+                if hasattr(value, name):
+                    found[name] = getattr(value, name)
+            elif not name.startswith("__") and not hasattr(item, "__get__"):
+                found[name] = item
+    return {**found, **getattr(value, "__dict__", {})}
 
 
 def _is_trainer(value: object) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from types import FunctionType
 
@@ -70,12 +70,21 @@ def own_generator(roots: Mapping[str, object]) -> str:
 
     PyTorch seeds the generators of PyTorch, NumPy and Python in each worker, but no other.
     """
+    seeded = {id(each) for each in _seeded()}
     for path, value, holder in values(roots):
+        if id(value) in seeded:
+            continue
         kind = type(value)
         numbers = isinstance(value, random.Random) or kind.__name__ in _GENERATORS.get(kind.__module__, ())
         if numbers and _uses(holder, path.rpartition(".")[2]):
             return path
     return ""
+
+
+def _seeded() -> Iterator[object]:
+    """The generators behind ``random.random``, ``np.random.rand`` and ``torch.rand``."""
+    behind = (("random", "_inst"), ("numpy.random.mtrand", "_rand"), ("torch", "default_generator"))
+    return (getattr(sys.modules.get(module), name, None) for module, name in behind)
 
 
 def _uses(holder: object, attribute: str) -> bool:

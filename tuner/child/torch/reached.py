@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dis
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -35,8 +35,11 @@ def reached(objects: Iterable[Any], methods: Sequence[str] = ("forward",)) -> It
 
 
 def named(objects: Iterable[Any], methods: Sequence[str]) -> Iterator[tuple[str, object, frozenset[str]]]:
-    """As ``reached``, of what the script's own code reads as a variable: its name, it, and all names in that code."""
-    for function, names in functions(objects, methods):
+    """As ``reached``, of what the script's own code reads as a variable: its name, it, and all names in that code.
+
+    A data set's ``self.train`` is no function ``train`` of the script's.
+    """
+    for function, names in functions(objects, methods, _variables_in):
         if lies_in_library(function.__code__.co_filename):
             continue
         held: Mapping[str, object] = function.__globals__
@@ -47,10 +50,12 @@ def named(objects: Iterable[Any], methods: Sequence[str]) -> Iterator[tuple[str,
 
 
 def functions(
-    objects: Iterable[Any], methods: Sequence[str] = ("forward",)
+    objects: Iterable[Any],
+    methods: Sequence[str] = ("forward",),
+    globals_in: Callable[[CodeType], tuple[str, ...]] | None = None,
 ) -> Iterator[tuple[FunctionType, tuple[str, ...]]]:
     """The objects' methods of these names, the functions and methods that they name and so on, each with the names in
-    it. An object may be a function itself.
+    it. An object may be a function itself. ``globals_in``: which names of a code are globals; without it all of them.
     """
     kinds: dict[type, None] = {}
     waiting: list[tuple[FunctionType, type | None]] = []
@@ -75,7 +80,8 @@ def functions(
         if kind_of is not None:
             waiting += [(method, kind_of) for method in _methods(kind_of, names)]
         held: Mapping[str, object] = function.__globals__
-        for value in [*around(function), *(held[name] for name in names if name in held)]:
+        read = names if globals_in is None else globals_in(function.__code__)
+        for value in [*around(function), *(held[name] for name in read if name in held)]:
             inner = _function(value)
             if inner is not None:
                 waiting.append((inner, None))
@@ -96,7 +102,13 @@ def _methods(kind: type, names: Iterable[str]) -> Iterator[FunctionType]:
     for each in kind.__mro__:
         if not is_library(each.__module__):
             held = vars(each)
-            yield from (value for name in names if isinstance(value := held.get(name), FunctionType))
+            yield from (method for name in names if (method := _own_function(held.get(name))) is not None)
+
+
+def _own_function(member: object) -> FunctionType | None:
+    """That of a method, a property, a static or a class method."""
+    inner = getattr(member, "fget", None) or getattr(member, "__func__", member)
+    return inner if isinstance(inner, FunctionType) else None
 
 
 def _names_in(code: CodeType) -> tuple[str, ...]:
