@@ -16,7 +16,7 @@ from types import FunctionType
 from ..call_sites import is_library
 from ..data_state import ITERATIONS_READ, State, StateWatch, state_of, values
 from .counting import counted_up
-from .reached import named
+from .reached import Named, named
 from .types import Arguments, DataLoader, LoaderIterator
 
 _GENERATORS = {
@@ -148,23 +148,33 @@ def copied(loader: DataLoader) -> Mapping[str, object]:
 def _beside(data: Mapping[str, object]) -> dict[str, object]:
     """Name → value of the script's variables that the code by which these data are read names.
 
-    Of an object that only holds values (options, settings) those are told that are named with it: others may change.
+    Of options, settings and a trained model those parts are told that are named: others may change with each step.
     """
     beside: dict[str, object] = {}
     with suppress(Exception):  # the user's own classes may raise anything
         for _ in range(_DEEPEST):
             known = [value for _, value, _ in values({**data, **beside})]
             found: dict[str, object] = {}
-            for name, value, names in named(known, READING):
-                parts = _held(value)
+            for variable in named(known, READING):
+                parts = _parts_of(variable)
                 if parts is None:
-                    found[name] = value
+                    found[variable.name] = variable.value
                 else:
-                    found.update({f"{name}.{key}": part for key, part in parts.items() if key in names})
+                    found.update({f"{variable.name}.{key}": part for key, part in parts.items()})
             if found.keys() <= beside.keys():
                 break
             beside.update(found)
     return beside
+
+
+def _parts_of(variable: Named) -> dict[str, object] | None:
+    """The attributes or items that are read of a variable; None where more of it may be, or is by its methods."""
+    value, taken = variable.value, variable.taken
+    held = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    if taken and taken <= held.keys():
+        return {key: held[key] for key in taken}
+    held = _held(value)
+    return None if held is None else {key: part for key, part in held.items() if key in variable.names}
 
 
 def _held(value: object) -> dict[str, object] | None:

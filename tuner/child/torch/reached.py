@@ -8,6 +8,7 @@ from __future__ import annotations
 import dis
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -19,6 +20,8 @@ _MOST_FUNCTIONS = 256
 IGNORED = (type, ModuleType, BuiltinFunctionType)
 """What nothing is kept in that a script would change."""
 _OF_GLOBALS = ("LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME")
+_READS = (*_OF_GLOBALS, "LOAD_DEREF")
+_BETWEEN = ("CACHE", "EXTENDED_ARG", "PRECALL")
 _variables: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
 _names: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
@@ -34,8 +37,19 @@ def reached(objects: Iterable[Any], methods: Sequence[str] = ("forward",)) -> It
                 yield value
 
 
-def named(objects: Iterable[Any], methods: Sequence[str]) -> Iterator[tuple[str, object, frozenset[str]]]:
-    """As ``reached``, of what the script's own code reads as a variable: its name, it, and all names in that code.
+@dataclass(frozen=True)
+class Named:
+    """A variable that the script's own code reads, and what of it. ``names``: all names in that code."""
+
+    name: str
+    value: object
+    names: frozenset[str]
+    taken: frozenset[str] | None
+    """Its attributes and its keys by constants, where the code reads nothing else of it; None where it does."""
+
+
+def named(objects: Iterable[Any], methods: Sequence[str]) -> Iterator[Named]:
+    """As ``reached``, of what the script's own code reads as a variable.
 
     A data set's ``self.train`` is no function ``train`` of the script's.
     """
@@ -46,7 +60,30 @@ def named(objects: Iterable[Any], methods: Sequence[str]) -> Iterator[tuple[str,
         read = {name: held[name] for name in _variables_in(function.__code__) if name in held}
         for name, value in {**dict(_around(function)), **read}.items():
             if _function(value) is None and not isinstance(value, IGNORED):
-                yield name, value, frozenset(names)
+                yield Named(name, value, frozenset(names), taken_of(name, function.__code__))
+
+
+def taken_of(name: str, code: CodeType) -> frozenset[str] | None:
+    """As ``Named.taken``, of the variable of this name in a code and the functions that it makes."""
+    taken: set[str] = set()
+    instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
+    for place, each in enumerate(instructions):
+        if each.argval != name or each.opname not in _READS:
+            continue
+        after = [(each.opname, each.argval) for each in instructions[place + 1 : place + 3]]
+        if after[0][0] in ("LOAD_ATTR", "LOAD_METHOD"):
+            taken.add(str(after[0][1]))
+        elif after[0][0] == "LOAD_CONST" and after[1][0] in ("BINARY_SUBSCR", "BINARY_OP"):
+            taken.add(after[0][1])
+        else:
+            return None
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType) and name in (*inner.co_names, *inner.co_freevars):
+            within = taken_of(name, inner)
+            if within is None:
+                return None
+            taken |= within
+    return frozenset(taken)
 
 
 def functions(
