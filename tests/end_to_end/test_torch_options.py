@@ -77,3 +77,15 @@ def learn() -> None:
 def test_what_data_don_t_read_of_settings_may_change(begin: Begin, made: Callable[[], Any], path: str) -> None:
     why = left_out(begin, made(), learn).get("num_workers", "")
     assert why.startswith(f"{path}") and bool(why) == bool(path), why
+
+
+def test_a_collator_s_model_is_no_part_of_its_batches(begin: Begin) -> None:
+    """As ``DataCollatorForSeq2Seq`` holds the model that is trained, for how it shifts labels."""
+    import transformers
+
+    collator = transformers.DataCollatorForSeq2Seq(tokenizer=None, model=MODEL)
+
+    def collate(rows: list[Any]) -> Any:
+        return torch.utils.data.default_collate(rows if collator.padding else [])
+
+    assert left_out(begin, Rows(), learn, collate_fn=collate) == {}

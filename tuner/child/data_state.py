@@ -32,6 +32,9 @@ _PLAIN = (type(None), bool, int, float, complex, str)
 _TRAINERS = {"accelerate": "Accelerator", "lightning": "Fabric", "lightning_fabric": "Fabric"}
 """Package → the class of what trains: a function that makes batches may ask it for what never changes."""
 
+_COLLATORS = "transformers"
+"""The package whose collators are given a model for its ``prepare_decoder_input_ids_from_labels``: never its weights."""
+
 
 class StateWatch:
     """Looks at data while they are read, and tells what of them has changed since the first look.
@@ -149,7 +152,10 @@ def _attributes(value: object) -> dict[str, object]:
                     found[name] = getattr(value, name)
             elif not name.startswith("__") and not hasattr(item, "__get__"):
                 found[name] = item
-    return {**found, **getattr(value, "__dict__", {})}
+    found.update(getattr(value, "__dict__", {}))
+    if type(value).__module__.partition(".")[0] == _COLLATORS:
+        return {name: item for name, item in found.items() if not hasattr(item, "_parameters")}
+    return found
 
 
 def _is_trainer(value: object) -> bool:
