@@ -33,7 +33,7 @@ _TRAINERS = {"accelerate": "Accelerator", "lightning": "Fabric", "lightning_fabr
 """Package → the class of what trains: a function that makes batches may ask it for what never changes."""
 
 _COLLATORS = "transformers"
-"""The package whose collators are given a model for its ``prepare_decoder_input_ids_from_labels``: never its weights."""
+"""The package whose collators are given a model, for how it shifts labels: no batch is made of its weights."""
 
 
 class StateWatch:

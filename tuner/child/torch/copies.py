@@ -23,6 +23,10 @@ _GENERATORS = {
     "numpy.random": ("Generator", "RandomState", "MT19937", "PCG64"), "numpy.random._generator": ("Generator",),
     "numpy.random.mtrand": ("RandomState",), "torch": ("Generator",), "torch._C": ("Generator",),
 }  # fmt: skip
+KEPT = (
+    "{} keeps what is read: an epoch that finds it there may be faster than what is measured, and workers keep copies"
+    " of their own, which end with them"
+)
 READING = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward")
 """Methods by which data are read and transformed."""
 KEPT = (

@@ -21,6 +21,7 @@ from . import starting
 from .batches import asked_for, is_on_device, is_pinned, leading_dimension, ready_rows, shows_one, tokens_of
 from .copies import KEPT, CopyWatch, refusals
 from .datasets import length, reference, shards_itself
+from .fetching import FetchWaits
 from .lasting import LastingWorkers
 from .loader_places import LOADER_KNOBS, Fetched, Loader, as_written, by_name
 from .own_loaders import OwnLoaders
@@ -53,7 +54,7 @@ class LoaderWatch:
         self._of_object: weakref.WeakKeyDictionary[DataLoader | LoaderIterator, Loader] = weakref.WeakKeyDictionary()
         self._queues: weakref.WeakKeyDictionary[LoaderIterator, list[int]] = weakref.WeakKeyDictionary()
         self._loader_of: weakref.WeakKeyDictionary[LoaderIterator, Referred] = weakref.WeakKeyDictionary()
-        self._marks: list[tuple[object, object, float]] = []
+        self._waits = FetchWaits(session, torch)
         rotates = session.measuring and session.request.rotation
         self.own = OwnLoaders(session, torch, self.sources, self._loader, self._dropped) if rotates else None
         """The loaders of a rotation's configs; None where there is no rotation."""
@@ -97,13 +98,8 @@ class LoaderWatch:
         return None if ready is None or primary is None else float(ready * primary.usual_size)
 
     def take_waits(self) -> float:
-        """Seconds in which a device that runs behind the loop had nothing to do while the loop waited for its data.
-
-        Those since the last call, which the device has to be through with.
-        """
-        waits = [min(wait_s, self.session.device.torch_seconds(*marks)) for *marks, wait_s in self._marks]
-        self._marks.clear()
-        return sum(waits)
+        """As ``FetchWaits.take``."""
+        return self._waits.take()
 
     def epoch(self) -> EpochUse | None:
         """What an epoch of the training data is, and begins with; None where its length isn't known."""
@@ -317,12 +313,8 @@ class LoaderWatch:
                 self.own.rest()
             if self.session.request.probe and entry.key in self.sources.known and not self.sources.is_fed_here:
                 return self._probe(original, iterator, entry)
-            before = self._mark(entry)
-            fetched = self._timed(original, iterator, entry)
-            wait_s, after = fetched.wait_s, self._mark(entry)
-            if before is not None and after is not None:
-                self._marks.append((before, after, wait_s))
-                wait_s = 0.0
+            is_marked = self._is_marked(entry)
+            fetched, wait_s = self._waits.of(lambda: self._timed(original, iterator, entry), marked=is_marked)
             self.sources.fetched(entry, fetched.samples, wait_s, fetched.tokens, fetched.wait_s)
             return fetched.batch
 
@@ -334,16 +326,10 @@ class LoaderWatch:
         if queue:
             queue.pop(0)
 
-    def _mark(self, entry: Loader) -> object | None:
-        """A mark in what the device has been given, where it runs behind the loop: it may still be busy meanwhile.
-
-        An epoch's first batch is waited for in full.
-        """
-        if entry is not self.sources.primary or entry.is_beginning or self.sources.wait_is_hidden:
-            return None
-        if self.sources.reader.is_there:  # another framework computes
-            return None
-        return self.session.device.torch_mark(self.torch)
+    def _is_marked(self, entry: Loader) -> bool:
+        """Whether the device tells how long the loop waits for it. An epoch's first batch is waited for in full."""
+        hidden = self.sources.wait_is_hidden or self.sources.reader.is_there  # or another framework computes
+        return self.sources.is_training(entry) and not entry.is_beginning and not hidden
 
     def _probe(self, original: Callable[..., Result], iterator: LoaderIterator, entry: Loader) -> Result:
         """One side of the loop by itself."""
