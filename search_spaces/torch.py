@@ -89,7 +89,7 @@ SPACE = SearchSpace(
         loaders.PERSISTENT_WORKERS,
         Knob(
             "pin_memory", lambda known: [True, False], "page-locked batches",
-            loader=True, devices=CUDA, switchable=True, value_type=bool,
+            loader=True, devices=CUDA, switchable=True, value_type=bool, beyond_wait=True,
             tier_reason="The same batches, copied to other memory; what can't be pinned is passed on as it is.",
         ),
         Knob(

@@ -24,11 +24,12 @@ def ceilings(configs: Indices, tried: Tried, axes: Sequence[Axis], *, on_host: b
 
     One that differs from a trial in loader knobs only can save all of its wait at most; one that differs in compute
     knobs only can't but wait as long. Infinite where no trial is so close. ``on_host``: cores that fetch the data
-    compute as well, so that fewer of the one's threads or processes leave more to the other, whatever the wait.
+    compute as well, so that fewer of the one's threads or processes leave more to the other, whatever the wait. Nor
+    does it bound what makes copies to the device faster (``beyond_wait``).
 
     A trial bounds others as far as its own noise goes, and by so much more as another one exceeded its bound.
     """
-    shared = [on_host and axis.knob.on_cores for axis in axes]
+    shared = [(on_host and axis.knob.on_cores) or axis.knob.beyond_wait for axis in axes]
     by_loader = [axis.knob.loader and not both for axis, both in zip(axes, shared, strict=True)]
     by_computing = [
         not (axis.knob.loader or axis.knob.own or both) for axis, both in zip(axes, shared, strict=True)
@@ -54,11 +55,11 @@ class LoaderRows:
 
     def __init__(self, axes: Sequence[Axis], best: Indices, *, on_host: bool) -> None:
         self._best = best
-        self._loader = np.array([axis.knob.loader for axis in axes], dtype=bool)
+        self._loader = np.array([axis.knob.loader and not axis.knob.beyond_wait for axis in axes], dtype=bool)
         self._on_cores = np.array([on_host and axis.knob.loader and axis.knob.on_cores for axis in axes], dtype=bool)
 
     def without(self, configs: Indices) -> Indices:
-        """Each of them with the loader of ``best``."""
+        """Each of them with the loader of ``best``, but for what gains beyond the wait."""
         return np.where(self._loader, self._best, configs)
 
     def turned_up(self, configs: Indices) -> npt.NDArray[np.bool_]:

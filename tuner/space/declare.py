@@ -47,6 +47,7 @@ class Knob:
     ``value_type`` is the type that a value must have, None for any, and ``least`` the smallest number.
     ``on_cores``: it is a number of threads or processes at once, of which more than the machine's cores are of no use;
     of those that make batches (``loader``) they may be, where they are seen to wait, or to gain.
+    ``beyond_wait``: a ``loader`` one that may gain more than the loop is seen to wait, as it makes copies faster.
     ``keeps_up`` receives a number of such workers and the share of its time in [0, 1) that the loop waits with them,
     and gives the number that would keep up with the loop: the walk goes there first.
     ``told`` says what its values were measured by; "" where they are the usual ones.
@@ -73,6 +74,7 @@ class Knob:
     value_type: type[bool] | type[int] | type[float] | type[str] | None = None
     least: int | None = None
     on_cores: bool = False
+    beyond_wait: bool = False
     switchable: bool = False
     keeps_up: Callable[[Value, float], float] | None = None
     told: Callable[[Known], str] | None = None

@@ -46,6 +46,7 @@ class GridKnob:
     late: bool = False
     own: bool = False
     on_cores: bool = False
+    beyond_wait: bool = False
     switchable: bool = False
     moot_beside: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
 

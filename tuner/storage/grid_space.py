@@ -13,7 +13,7 @@ from tuner.storage.grid import Grid, GridKnob
 
 MOST_CONFIGS = 200_000
 """Of a space, before constraints, that are gone through one by one."""
-_FLAGS = ("tier", "ordered", "loader", "heavier", "late", "own", "on_cores", "switchable")
+_FLAGS = ("tier", "ordered", "loader", "heavier", "late", "own", "on_cores", "beyond_wait", "switchable")
 
 
 def knobs_of(space: ResolvedSpace) -> tuple[GridKnob, ...]:

@@ -118,6 +118,15 @@ def test_a_loader_saves_the_wait_of_the_config_beside_it_at_most() -> None:
     assert found == pytest.approx([1 / 0.8, 1.5 / (1 - 0.3)]), "a faster loop waits for a larger share of its time"
 
 
+def test_what_copies_faster_gains_whatever_the_wait_says() -> None:
+    """Batches that aren't page-locked are copied to a card slowly, and no wait for the loader shows that."""
+    axes = [replace(axis, knob=replace(axis.knob, beyond_wait=axis.knob.name == "prefetch")) for axis in SPACE.axes]
+    written, wanted = rows([{}])[0], rows([{"prefetch": 4}, {"workers": 4}])
+    assert LoaderRows(axes, written, on_host=False).turned_up(wanted).tolist() == [False, True]
+    waited = history_of({BASELINE: worlds.measured(100.0, 0.02)}, SPACE).tried
+    assert np.isinf(ceilings(wanted, waited, axes)).tolist() == [True, False]
+
+
 def test_on_a_host_fewer_workers_leave_cores_to_computing_whatever_the_wait_says() -> None:
     axes = [replace(axis, knob=replace(axis.knob, on_cores=axis.knob.name == "workers")) for axis in SPACE.axes]
     of_four = rows([{"workers": 4}])[0]
