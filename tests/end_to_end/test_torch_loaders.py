@@ -370,3 +370,15 @@ def test_what_another_task_s_batches_take_is_in_the_rate(
     assert not any(told["flagged"] for told in blocks)
     seconds, steps = (sum(told[name] for told in blocks) for name in ("seconds", "steps"))
     assert seconds / steps > 0.007, "eight of its samples to eight steps, each of which takes ten milliseconds"
+
+
+def test_a_batch_that_is_looked_at_without_gradients_is_validation(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """Without ``eval()``, too, as in scripts whose models need none."""
+    at, look = "        if step % 8 == 7:\n", "        with torch.no_grad():\n                model(next(other))\n"
+    text = OTHER_TASK.replace(at, "        if False:\n").rstrip(" ") + at + "    " + look
+    blocks = run_child(write_script(text)).of("block")
+    assert any(told["flagged"] for told in blocks)
+    of_steps = [told for told in blocks if not told["flagged"]]
+    assert sum(told["seconds"] for told in of_steps) / sum(told["steps"] for told in of_steps) < 0.007

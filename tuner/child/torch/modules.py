@@ -162,8 +162,8 @@ class ModuleWatch:
             return self._recompute(original, module, args, kwargs)
         if not torch.is_grad_enabled():
             clock = self.session.clock
-            # Without ``eval()`` it is still no training when a batch of the training loader goes in.
-            if self.session.measuring and (not module.training or clock.holds_samples):
+            # Without ``eval()`` it is still no training when a batch of the training loader goes in, or of another one.
+            if self.session.measuring and (not module.training or clock.holds_samples or clock.validating):
                 clock.validation_begins(id(module))
             return original(module, *args, **kwargs)
         root = self.roots.get(module)
