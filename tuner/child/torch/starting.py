@@ -157,18 +157,41 @@ class _Counting:
 
     def write(self, data: Any) -> int:
         """Raises ``OverflowError`` where it is too much."""
-        written = memoryview(data).nbytes
-        self.size += written
+        return self.add(memoryview(data).nbytes)
+
+    def add(self, size: int) -> int:
+        """The same of so many bytes that nobody copies."""
+        self.size += size
         if self.size > MOST_BYTES:
             raise OverflowError
-        return written
+        return size
+
+
+class _Pickler(pickle.Pickler):
+    """Of arrays it counts the bytes: to pickle them copies them, and reads all of a file that is mapped into memory."""
+
+    def __init__(self, counting: _Counting) -> None:
+        def counted(buffer: pickle.PickleBuffer) -> None:
+            counting.add(buffer.raw().nbytes)
+
+        super().__init__(counting, pickle.HIGHEST_PROTOCOL, buffer_callback=counted)
+        self._counting = counting
+
+    def reducer_override(self, value: Any) -> Any:
+        """What stands for an array."""
+        kinds = [(kind.__module__, kind.__name__) for kind in type(value).__mro__]
+        holds_numbers = ("numpy", "ndarray") in kinds and not value.dtype.hasobject
+        if holds_numbers or (("torch", "Tensor") in kinds and value.is_leaf):
+            self._counting.add(value.nbytes)
+            return bytes, ()
+        return NotImplemented
 
 
 def _why_unpicklable(given: Arguments) -> str:
     """What a worker is given, as far as it is the script's."""
     for name in ("dataset", "collate_fn", "worker_init_fn"):
         try:
-            pickle.Pickler(_Counting(), protocol=pickle.HIGHEST_PROTOCOL).dump(given.get(name))
+            _Pickler(_Counting()).dump(given.get(name))
         except OverflowError:
             return f"{NO_FORK}, and those started anew are given a copy of the data: over {MOST_BYTES >> 20} MiB each"
         except Exception as error:  # the user's own classes may raise anything

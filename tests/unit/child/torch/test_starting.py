@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import linecache
 import multiprocessing
+import os
+import resource
 import threading
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from tuner.child.torch import starting
 from tuner.child.torch.starting import UNGUARDED, WORKERS, refusals, start_anew
@@ -53,6 +58,31 @@ def test_data_that_cant_be_pickled_are_named(tmp_path: Path, monkeypatch: pytest
     assert "can't be given its dataset: TypeError" in why(tmp_path, GUARDED, {"dataset": [threading.Lock()]})
     monkeypatch.setattr(starting, "MOST_BYTES", 1000)
     assert "a copy of the data" in why(tmp_path, GUARDED, {"dataset": bytes(2000)})
+
+
+@pytest.mark.parametrize("kind", ["mapped", "array", "tensor"])
+def test_arrays_are_counted_and_not_copied(kind: str, tmp_path: Path) -> None:
+    """A file that is mapped into memory may be larger than that."""
+    size = starting.MOST_BYTES + 1
+    if kind == "mapped":
+        (tmp_path / "data.bin").touch()
+        os.truncate(tmp_path / "data.bin", size)
+        data: Any = np.memmap(tmp_path / "data.bin", dtype=np.uint8, mode="r")
+    else:
+        data = np.empty(size, np.uint8) if kind == "array" else torch.empty(size, dtype=torch.uint8)
+    tracemalloc.start()
+    before = resident()
+    try:
+        assert "a copy of the data" in why(tmp_path, GUARDED, {"dataset": {"tokens": data}})
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20 and resident() - before < 64 << 20
+    finally:
+        tracemalloc.stop()
+    assert why(tmp_path, GUARDED, {"dataset": {"tokens": data[:1000]}}) == ""
+
+
+def resident() -> int:
+    """The most that this process has had in memory, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def test_workers_start_as_the_script_says_where_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
