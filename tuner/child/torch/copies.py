@@ -53,7 +53,7 @@ def _refusals(given: Arguments) -> dict[str, str]:
     if not given.get("num_workers") and getattr(getattr(drawn_by, "device", None), "type", "cpu") == "cuda":
         refused["num_workers"] = "the loader's random generator lives on the GPU, which a worker can't reach"
     data = {"dataset": given.get("dataset"), "collate_fn": given.get("collate_fn")}
-    generator = own_generator(data) or own_generator(_beside(data))
+    generator = own_generator(data) or own_generator(beside(data))
     if generator and given.get("worker_init_fn") is None:
         reason = f"{generator} draws random numbers of its own, which every worker would copy"
         refused.update(num_workers=reason, persistent_workers=reason)
@@ -146,10 +146,10 @@ class CopyWatch:
 def copied(loader: DataLoader) -> Mapping[str, object]:
     """What a loader's workers copy when they start: its data, and what the code that reads them names beside them."""
     data = {"dataset": loader.dataset, "collate_fn": loader.collate_fn}
-    return {**data, **_beside(data)}
+    return {**data, **beside(data)}
 
 
-def _beside(data: Mapping[str, object]) -> dict[str, object]:
+def beside(data: Mapping[str, object]) -> dict[str, object]:
     """Name → value of the script's variables that the code by which these data are read names.
 
     Of options, settings and a trained model those parts are told that are named: others may change with each step.

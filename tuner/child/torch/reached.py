@@ -53,11 +53,11 @@ def named(objects: Iterable[Any], methods: Sequence[str]) -> Iterator[Named]:
 
     A data set's ``self.train`` is no function ``train`` of the script's.
     """
-    for function, names in functions(objects, methods, _variables_in):
+    for function, names in functions(objects, methods, variables_in):
         if lies_in_library(function.__code__.co_filename):
             continue
         held: Mapping[str, object] = function.__globals__
-        read = {name: held[name] for name in _variables_in(function.__code__) if name in held}
+        read = {name: held[name] for name in variables_in(function.__code__) if name in held}
         for name, value in {**dict(_around(function)), **read}.items():
             if _function(value) is None and not isinstance(value, IGNORED):
                 yield Named(name, value, frozenset(names), taken_of(name, function.__code__))
@@ -157,12 +157,12 @@ def _names_in(code: CodeType) -> tuple[str, ...]:
     return found
 
 
-def _variables_in(code: CodeType) -> tuple[str, ...]:
+def variables_in(code: CodeType) -> tuple[str, ...]:
     """The globals that a function's code and the functions that it makes read or set: no names of attributes."""
     found = _variables.get(code)
     if found is None:
         told = [str(each.argval) for each in dis.get_instructions(code) if each.opname in _OF_GLOBALS]
-        inner = (name for const in code.co_consts if isinstance(const, CodeType) for name in _variables_in(const))
+        inner = (name for const in code.co_consts if isinstance(const, CodeType) for name in variables_in(const))
         found = _variables[code] = tuple(dict.fromkeys([*told, *inner]))
     return found
 

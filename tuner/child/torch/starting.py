@@ -19,12 +19,15 @@ from typing import Any
 from ..feeds import FED
 from ..records import Value
 from ..session import Session
+from .imported import is_guard, set_since
 from .loader_places import Loader
 from .types import Arguments
 
 METHOD = "spawn"
 WORKERS = ("num_workers", "prefetch_factor", "persistent_workers")
 """Knobs that turn nothing without workers."""
+GIVEN = ("dataset", "collate_fn", "worker_init_fn")
+"""What a worker is given of the script's."""
 MOST_BYTES = 256 << 20
 """Of data that are copied to each worker."""
 NO_WORKERS = "the loader can have no workers"
@@ -73,7 +76,7 @@ def is_beside_threads(session: Session, given: Arguments) -> bool:
 
 def refusals(given: Arguments) -> dict[str, str]:
     """Knob → why such a loader can have no workers; {} where they can be started anew."""
-    why = _why_unimportable() or _why_unpicklable(given)
+    why = _why_unimportable() or _why_other_variables(given) or _why_unpicklable(given)
     return {**dict.fromkeys(WORKERS, NO_WORKERS), "num_workers": why} if why else {}
 
 
@@ -115,25 +118,16 @@ def _guards(file: str) -> tuple[Sequence[tuple[int, int]], int]:
         tree = ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError):
         return (), 0
-    guards = [node for node in tree.body if isinstance(node, ast.If) and _is_guard(node)]
+    guards = [node for node in tree.body if isinstance(node, ast.If) and is_guard(node)]
     guarded = [(node.body[0].lineno, node.body[-1].end_lineno or 0) for node in guards]
     return guarded, next(_doing(tree.body), 0)
-
-
-def _is_guard(node: ast.If) -> bool:
-    if not isinstance(node.test, ast.Compare):
-        return False
-    sides = (node.test.left, *node.test.comparators)
-    names = {side.id for side in sides if isinstance(side, ast.Name)}
-    words = {side.value for side in sides if isinstance(side, ast.Constant)}
-    return isinstance(node.test.ops[0], ast.Eq) and names == {"__name__"} and words == {"__main__"}
 
 
 def _doing(body: Sequence[ast.stmt]) -> Iterator[int]:
     """Lines of statements that do more than define, or set something in their process."""
     for node in body:
         if isinstance(node, ast.If):
-            yield from _doing(node.orelse if _is_guard(node) else [*node.body, *node.orelse])
+            yield from _doing(node.orelse if is_guard(node) else [*node.body, *node.orelse])
         elif isinstance(node, ast.Try):
             handled = [each for handler in node.handlers for each in handler.body]
             yield from _doing([*node.body, *handled, *node.orelse, *node.finalbody])
@@ -147,6 +141,16 @@ def _doing(body: Sequence[ast.stmt]) -> Iterator[int]:
 
 def _name(called: ast.expr | None) -> str:
     return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+
+
+def _why_other_variables(given: Arguments) -> str:
+    """A worker that is started anew mustn't read other data, and nobody would see that it does."""
+    data = {name: given.get(name) for name in GIVEN}
+    try:
+        name = set_since(data)
+    except Exception:  # the user's own classes may raise anything
+        name = "what its data hold"
+    return f"{NO_FORK}, and those started anew may not have {name} as the script has set it" if name else ""
 
 
 class _Counting:
@@ -189,7 +193,7 @@ class _Pickler(pickle.Pickler):
 
 def _why_unpicklable(given: Arguments) -> str:
     """What a worker is given, as far as it is the script's."""
-    for name in ("dataset", "collate_fn", "worker_init_fn"):
+    for name in GIVEN:
         try:
             _Pickler(_Counting()).dump(given.get(name))
         except OverflowError:

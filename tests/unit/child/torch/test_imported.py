@@ -1,0 +1,75 @@
+"""Which variables a worker that imports the script again would have otherwise than the script has them."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tuner.child.torch.imported import _looked_into, set_since
+
+DATA = """
+class Data:
+    scale = 1
+    def __getitem__(self, number):
+        return number, CONFIG, settings.SCALE
+"""
+LEFT = [
+    'CONFIG = {"scale": 1}',
+    "CONFIG = 3",
+    "CONFIG: int = 3",
+    "CONFIG = dict(scale=1)",
+    "CONFIG = 1 if True else 2",
+    "CONFIG = np.random.default_rng(0).normal(size=3)",
+    "def main():\n    CONFIG = 5\nCONFIG = 3",
+    "from math import pi as CONFIG",
+]
+SET = [
+    'CONFIG = {"scale": 1}\ndef main():\n    CONFIG["scale"] = 5',
+    'CONFIG = {"scale": 1}\ndef main(of):\n    of["scale"] = 5\n',
+    "CONFIG = 3\ndef main():\n    global CONFIG\n    CONFIG = 5",
+    'if __name__ == "__main__":\n    CONFIG = 3',
+    'CONFIG = 3\nif __name__ == "__main__":\n    CONFIG = 5',
+    "CONFIG = dict(scale=1)\ndef main():\n    CONFIG.update(scale=5)",
+    "import types\nCONFIG = types.SimpleNamespace(scale=1)\ndef main():\n    setattr(CONFIG, 'scale', 5)",
+    "CONFIG = np.random.randn(3)",
+    "CONFIG = time.time()",
+]
+
+
+def set_of(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> str:
+    """Of a script of this text, whose ``main`` has run."""
+    text = f"import time\nimport numpy as np\nimport settings\n{text}\n{DATA}"
+    if "def main(" in text:
+        text += 'if __name__ == "__main__":\n    main(' + ("CONFIG" if "main(of)" in text else "") + ")\n"
+    path = folder / "train.py"
+    path.write_text(text)
+    (folder / "settings.py").write_text("SCALE = 1\n")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, "settings", raising=False)
+    linecache.clearcache()
+    _looked_into.cache_clear()
+    script = ModuleType("__main__")
+    script.__file__ = str(path)
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    exec(compile(text, str(path), "exec"), vars(script))
+    return set_since({"dataset": script.Data()})
+
+
+@pytest.mark.parametrize("text", LEFT)
+def test_what_an_import_leaves_as_it_is(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set_of(tmp_path, monkeypatch, text) == ""
+
+
+@pytest.mark.parametrize("text", SET)
+def test_what_the_training_has_set_since(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set_of(tmp_path, monkeypatch, text) == "CONFIG"
+
+
+def test_what_it_has_set_of_a_class_or_another_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set_of(tmp_path, monkeypatch, "CONFIG = 3\ndef main():\n    Data.scale = 5") == "what Data holds"
+    assert set_of(tmp_path, monkeypatch, "CONFIG = 3\ndef main():\n    settings.SCALE = 5") == "what settings holds"
+    assert set_of(tmp_path, monkeypatch, "CONFIG = 3\ndef main():\n    np.SCALE = 5\n    del np.SCALE") == ""

@@ -1,0 +1,186 @@
+"""What a process that imports the script again has of it: the variables that the code of its data reads, and how.
+
+A fork has them as they are. Who imports has them as the import leaves them: nothing of what the training has set since.
+What isn't seen to be the same counts as set. Files are read, nothing of them is run.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from types import FunctionType, ModuleType
+
+from ..call_sites import is_library
+from ..data_state import values
+from .copies import READING, beside
+from .reached import IGNORED, functions, variables_in
+
+_CHANGING = (
+    "update", "append", "extend", "insert", "add", "pop", "remove", "clear", "set", "merge", "parse", "load",
+    "register", "freeze", "lock", "init",
+)  # fmt: skip
+"""Beginnings of the names of methods that change what they belong to."""
+_SEEDED = ("default_rng", "RandomState", "Random", "PRNGKey", "key")
+_DRAWN = ("random", "rand", "randn", "randint", "randperm", "time", "perf_counter", "now", "uuid4", "urandom", "getpid")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def set_since(data: Mapping[str, object]) -> str:
+    """A variable that the code by which these data are read names, and that an import may leave otherwise; ""."""
+    script = sys.modules.get("__main__")
+    held = vars(script) if script is not None else {}
+    for name in sorted(_looked_into(str(held.get("__file__", ""))).holders):
+        value = held.get(name)
+        home = value if isinstance(value, ModuleType) else sys.modules.get(getattr(value, "__module__", None) or "")
+        file = getattr(home, "__file__", None)
+        if isinstance(value, (type, ModuleType)) and file and not is_library(file):
+            return f"what {name} holds"
+    known = [value for _, value, _ in values({**data, **beside(data)})]
+    return next((name for function, _ in functions(known, READING, variables_in) for name in _set_of(function)), "")
+
+
+def _set_of(function: FunctionType) -> Iterator[str]:
+    file = function.__code__.co_filename
+    if is_library(file):
+        return
+    module, held = _looked_into(file), function.__globals__
+    for name in variables_in(function.__code__):
+        value = held.get(name)
+        if name in held and not isinstance(value, (FunctionType, *IGNORED)) and not module.leaves(name, value):
+            yield name
+
+
+@dataclass
+class _Module:
+    """``written``: variable → what it is set to as the file is imported, more than once maybe. ``again``: those that
+    are set elsewhere, too. ``holders``: those of which an attribute or an item is. ``changed``: those that may be by a
+    method.
+    """
+
+    written: dict[str, list[ast.expr | None]] = field(default_factory=dict)
+    again: set[str] = field(default_factory=set)
+    holders: set[str] = field(default_factory=set)
+    changed: set[str] = field(default_factory=set)
+
+    def leaves(self, name: str, value: object) -> bool:
+        """Whether an import leaves the variable with this value."""
+        written = self.written.get(name, [])
+        if not written or name in self.again or type(value).__name__ == "FlagValues":  # absl's, which the script parses
+            return False
+        told = [] if None in written else [_literal(each) for each in written if each is not None]
+        if told and None not in told:
+            return any(each is not None and _is_same(each[0], value) for each in told)
+        drawn = any(each is not None and _is_drawn(each) for each in written)
+        return not drawn and name not in self.holders | self.changed
+
+
+def _literal(node: ast.expr) -> tuple[object] | None:
+    try:
+        return (ast.literal_eval(node),)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _is_same(written: object, value: object) -> bool:
+    return type(written) is type(value) and repr(written) == repr(value)
+
+
+def _is_drawn(node: ast.expr) -> bool:
+    """Whether it may be another one with each import: drawn by what nobody has given a seed there, or a time."""
+    names = {getattr(each, "id", None) or getattr(each, "attr", None) for each in ast.walk(node)}
+    seeded = any(
+        isinstance(each, ast.Call) and each.args and getattr(each.func, "attr", getattr(each.func, "id", "")) in _SEEDED
+        for each in ast.walk(node)
+    )
+    return not seeded and not names.isdisjoint(_DRAWN)
+
+
+@cache
+def _looked_into(file: str) -> _Module:
+    """What a file sets; nothing where it can't be read."""
+    found = _Module()
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return found
+    _import(found, tree.body)
+    for node in ast.walk(tree):
+        if isinstance(node, _FUNCTIONS):
+            _look_into(found, ast.walk(node))
+        elif isinstance(node, ast.Global):
+            found.again.update(node.names)
+    return found
+
+
+def _import(found: _Module, body: Sequence[ast.stmt]) -> None:
+    for node in body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for each in node.names:
+                found.written.setdefault(each.asname or each.name.partition(".")[0], []).append(None)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                told = node.value if isinstance(target, ast.Name) else None
+                for name in _stored([target]):
+                    found.written.setdefault(name, []).append(told)
+        elif isinstance(node, ast.If) and is_guard(node):
+            inner = list(_outside_functions(node.body))
+            found.again.update(_stored(inner))
+            _look_into(found, inner)
+            _import(found, node.orelse)
+        elif isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+            found.written.setdefault(node.name, []).append(None)
+        elif isinstance(node, (ast.If, ast.Try, ast.With, ast.For, ast.While)):
+            for name in _stored(_outside_functions([node])):
+                found.written.setdefault(name, []).append(None)
+
+
+def _outside_functions(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    for node in nodes:
+        yield node
+        if not isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+            yield from _outside_functions(ast.iter_child_nodes(node))
+
+
+def _stored(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for top in nodes:
+        for node in ast.walk(top) if isinstance(top, ast.expr) else [top]:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
+                yield node.id
+            elif isinstance(node, (ast.Import, ast.ImportFrom)):
+                yield from (each.asname or each.name.partition(".")[0] for each in node.names)
+
+
+def _look_into(found: _Module, nodes: Iterable[ast.AST]) -> None:
+    """Of what runs after the import: whose parts it sets, or may by a method."""
+    for node in nodes:
+        if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, (ast.Store, ast.Del)):
+            found.holders.update(_root(node.value))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("setattr", "delattr"):
+            found.holders.update(*map(_root, node.args[:1]))
+        elif isinstance(node, ast.Call) and _method(node).startswith(_CHANGING):
+            found.changed.update(_root(node.func))
+
+
+def _method(call: ast.Call) -> str:
+    return call.func.attr.lstrip("_") if isinstance(call.func, ast.Attribute) else ""
+
+
+def _root(node: ast.expr) -> list[str]:
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return [node.id] if isinstance(node, ast.Name) else []
+
+
+def is_guard(node: ast.If) -> bool:
+    """Whether its body is run in the script alone, and not where that is imported."""
+    if not isinstance(node.test, ast.Compare):
+        return False
+    sides = (node.test.left, *node.test.comparators)
+    names = {side.id for side in sides if isinstance(side, ast.Name)}
+    words = {side.value for side in sides if isinstance(side, ast.Constant)}
+    return isinstance(node.test.ops[0], ast.Eq) and names == {"__name__"} and words == {"__main__"}
