@@ -38,6 +38,12 @@ _SETTINGS = (
     "filterwarnings", "simplefilter", "disable", "enable", "append", "insert", "register", "setdefault",
 )  # fmt: skip
 """Beginnings of the names of methods that a script may call when it is imported: they set something in its process."""
+_ONCE = frozenset({
+    "init", "init_process_group", "initialize", "start_run", "create_experiment", "SummaryWriter", "FileHandler",
+    "create_file_writer", "mkdtemp", "mkstemp", "TemporaryDirectory", "NamedTemporaryFile", "makedirs", "mkdir",
+    "Popen", "check_call", "check_output", "system", "train", "fit", "main",
+})  # fmt: skip
+"""Names of what a script calls once: runs, processes, folders, a training."""
 _DEFINES = (
     ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign, ast.Pass
 )  # fmt: skip
@@ -133,10 +139,30 @@ def _doing(body: Sequence[ast.stmt]) -> Iterator[int]:
             yield from _doing([*node.body, *handled, *node.orelse, *node.finalbody])
         elif isinstance(node, ast.Expr):
             called = getattr(node.value, "func", None)
-            if not isinstance(node.value, ast.Constant) and not _name(called).startswith(_SETTINGS):
+            is_setting = isinstance(node.value, ast.Constant) or _name(called).startswith(_SETTINGS)
+            if not is_setting or _writes(node.value):
                 yield node.lineno
-        elif not isinstance(node, _DEFINES):
-            yield node.lineno
+        else:
+            value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+            if not isinstance(node, _DEFINES) or (value is not None and _writes(value)):
+                yield node.lineno
+
+
+def _writes(node: ast.AST) -> bool:
+    """Whether it opens a file for writing, which would be empty by that, or begins what a script begins once."""
+    if isinstance(node, ast.Lambda):
+        return False
+    if isinstance(node, ast.Call):
+        modes = {each.arg: each.value for each in node.keywords if each.arg in ("mode", "filemode")}
+        found = [*node.args[isinstance(node.func, ast.Name) :], *modes.values()] if modes or _opens(node) else []
+        words = [each.value for each in found if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        if _name(node.func) in _ONCE or any(set(word) <= set("rwaxbt+") and set(word) & set("wax+") for word in words):
+            return True
+    return any(map(_writes, ast.iter_child_nodes(node)))
+
+
+def _opens(call: ast.Call) -> bool:
+    return "open" in _name(call.func).lower() or _name(call.func).endswith("File")
 
 
 def _name(called: ast.expr | None) -> str:

@@ -49,6 +49,36 @@ def test_what_else_an_import_would_do_again_is_named(line: str, tmp_path: Path) 
     assert why(tmp_path, text).endswith(f"would run line {5 if 'try' in line else 4} of the script again")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'log = open("losses.csv", "w")', 'log = pathlib.Path("losses.csv").open(mode="a")', 'run = wandb.init("mnist")',
+        'logging.basicConfig(filename="train.log", filemode="w")', "folder = tempfile.mkdtemp()", "state = train()",
+        'log: object = csv.writer(open("losses.csv", "x"))', "np.random.default_rng = os.makedirs('runs')",
+    ],
+)  # fmt: skip
+def test_what_an_import_would_write_again_is_named(line: str, tmp_path: Path) -> None:
+    """A file that the script has open would be empty by that."""
+    assert first_doing(tmp_path, line) == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['words = open("words.txt").read()', 'raw = open("x.bin", "rb")', "f = lambda: open('a', 'w')", "x = jit(f)"],
+)
+def test_what_an_import_reads_again_is_nothing(line: str, tmp_path: Path) -> None:
+    assert first_doing(tmp_path, line) == 0
+
+
+def first_doing(folder: Path, line: str) -> int:
+    """The line that an import does again, of a script whose second one this is."""
+    path = folder / "train.py"
+    path.write_text(f'import logging\n{line}\nif __name__ == "__main__":\n    main()\n')
+    starting._guards.cache_clear()
+    linecache.clearcache()
+    return starting._guards(str(path))[1]
+
+
 GUARDED = 'if __name__ == "__main__":\n    made()\n'
 
 
