@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +44,15 @@ def set_since(data: Mapping[str, object]) -> str:
     return next((name for function, _ in functions(known, READING, variables_in) for name in _set_of(function)), "")
 
 
+def is_made_again(value: type | FunctionType) -> bool:
+    """Whether a class or function has its place still where the script is imported."""
+    script = sys.modules.get("__main__")
+    if value.__module__ != "__main__" or not hasattr(script, "__file__"):
+        return True
+    module, name = _looked_into(str(vars(script)["__file__"])), value.__qualname__.partition(".")[0]
+    return name in module.written and name not in module.again
+
+
 def _set_of(function: FunctionType) -> Iterator[str]:
     file = function.__code__.co_filename
     if is_library(file):
@@ -69,6 +79,8 @@ class _Module:
     def leaves(self, name: str, value: object) -> bool:
         """Whether an import leaves the variable with this value."""
         written = self.written.get(name, [])
+        if isinstance(value, logging.Logger):
+            return True  # what it prints is no data
         if not written or name in self.again or type(value).__name__ == "FlagValues":  # absl's, which the script parses
             return False
         told = [] if None in written else [_literal(each) for each in written if each is not None]
@@ -153,6 +165,8 @@ def _stored(nodes: Iterable[ast.AST]) -> Iterator[str]:
                 yield node.id
             elif isinstance(node, (ast.Import, ast.ImportFrom)):
                 yield from (each.asname or each.name.partition(".")[0] for each in node.names)
+            elif isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+                yield node.name
 
 
 def _look_into(found: _Module, nodes: Iterable[ast.AST]) -> None:

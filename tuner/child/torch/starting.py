@@ -14,12 +14,13 @@ import pickle
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from types import FunctionType
 from typing import Any
 
 from ..feeds import FED
 from ..records import Value
 from ..session import Session
-from .imported import is_guard, set_since
+from .imported import is_guard, is_made_again, set_since
 from .loader_places import Loader
 from .types import Arguments
 
@@ -208,7 +209,9 @@ class _Pickler(pickle.Pickler):
         self._counting = counting
 
     def reducer_override(self, value: Any) -> Any:
-        """What stands for an array."""
+        """What stands for an array. Raises ``PicklingError`` where a worker would look for a class in vain."""
+        if isinstance(value, (type, FunctionType)) and not is_made_again(value):
+            raise pickle.PicklingError(f"an import of the script doesn't make {value.__qualname__}")
         kinds = [(kind.__module__, kind.__name__) for kind in type(value).__mro__]
         holds_numbers = ("numpy", "ndarray") in kinds and not value.dtype.hasobject
         if holds_numbers or (("torch", "Tensor") in kinds and value.is_leaf):

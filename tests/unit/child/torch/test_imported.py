@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from tuner.child.torch.imported import _looked_into, set_since
+from tuner.child.torch.starting import _why_unpicklable
 
 DATA = """
 class Data:
@@ -26,6 +27,7 @@ LEFT = [
     "CONFIG = np.random.default_rng(0).normal(size=3)",
     "def main():\n    CONFIG = 5\nCONFIG = 3",
     "from math import pi as CONFIG",
+    "import logging\nCONFIG = logging.getLogger('data')\ndef main():\n    CONFIG.setLevel(logging.INFO)",
 ]
 SET = [
     'CONFIG = {"scale": 1}\ndef main():\n    CONFIG["scale"] = 5',
@@ -73,3 +75,28 @@ def test_what_it_has_set_of_a_class_or_another_module(tmp_path: Path, monkeypatc
     assert set_of(tmp_path, monkeypatch, "CONFIG = 3\ndef main():\n    Data.scale = 5") == "what Data holds"
     assert set_of(tmp_path, monkeypatch, "CONFIG = 3\ndef main():\n    settings.SCALE = 5") == "what settings holds"
     assert set_of(tmp_path, monkeypatch, "CONFIG = 3\ndef main():\n    np.SCALE = 5\n    del np.SCALE") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", ""),
+        ("if True:\n    class Data: pass\n", ""),
+        ('if __name__ == "__main__":\n    class Data: pass\n', "an import of the script doesn't make Data"),
+        ('if __name__ == "__main__":\n    class Other(Data): pass\n    Data = Other\n', "doesn't make Other"),
+    ],
+)
+def test_a_class_that_an_import_does_not_make(
+    text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker would end with "can't get attribute" in each config that has one."""
+    path = tmp_path / "train.py"
+    path.write_text(text if "(" not in text and text else f"class Data: pass\n{text}")
+    linecache.clearcache()
+    _looked_into.cache_clear()
+    script = ModuleType("__main__")
+    script.__file__ = str(path)
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    exec(compile(path.read_text(), str(path), "exec"), vars(script))
+    told = _why_unpicklable({"dataset": script.Data()})
+    assert reason in told and bool(reason) == bool(told)
