@@ -9,23 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.copied_data import Rows
 
 from tuner.child.torch.copies import refusals
-
-
-class Rows(torch.utils.data.Dataset[Any]):  # type: ignore[misc]  # PyTorch may lack types where this is checked
-    """A plain table, which each worker may copy; whose subclasses aren't."""
-
-    def __init__(self, transform: Any = None) -> None:
-        self.x, self.y = torch.randn(96, 5), torch.randn(96, 1)
-        self.transform = transform
-
-    def __len__(self) -> int:
-        return 96
-
-    def __getitem__(self, index: int) -> Any:
-        x = self.x[index]
-        return (x if self.transform is None else self.transform(x)), self.y[index]
 
 
 class Opened(Rows):
