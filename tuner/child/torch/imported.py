@@ -111,14 +111,18 @@ def _is_drawn(node: ast.expr) -> bool:
     return not seeded and not names.isdisjoint(_DRAWN)
 
 
+def parsed(file: str) -> ast.Module:
+    """The code of a file; an empty one where it can't be read."""
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
 @cache
 def _looked_into(file: str) -> _Module:
     """What a file sets; nothing where it can't be read."""
-    found = _Module()
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return found
+    found, tree = _Module(), parsed(file)
     _import(found, tree.body)
     for node in ast.walk(tree):
         if isinstance(node, _FUNCTIONS):

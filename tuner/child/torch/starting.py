@@ -8,7 +8,6 @@ pickled for it. So both are looked at before a script that has no workers gets a
 from __future__ import annotations
 
 import ast
-import linecache
 import multiprocessing
 import pickle
 import sys
@@ -20,7 +19,7 @@ from typing import Any
 from ..feeds import FED
 from ..records import Value
 from ..session import Session
-from .imported import is_guard, is_made_again, set_since
+from .imported import is_guard, is_made_again, parsed, set_since
 from .loader_places import Loader
 from .types import Arguments
 
@@ -121,10 +120,7 @@ def _why_unimportable() -> str:
 @cache
 def _guards(file: str) -> tuple[Sequence[tuple[int, int]], int]:
     """Lines that aren't run when the script is imported, and the first that is and does more than define; 0: none."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
-        return (), 0
+    tree = parsed(file)
     guards = [node for node in tree.body if isinstance(node, ast.If) and is_guard(node)]
     guarded = [(node.body[0].lineno, node.body[-1].end_lineno or 0) for node in guards]
     return guarded, next(_doing(tree.body), 0)
