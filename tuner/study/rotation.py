@@ -10,6 +10,8 @@ from tuner.search.rotation import loads
 from tuner.storage.database import NewTrial
 from tuner.study.context import FITTED, StudyContext
 
+TENSORFLOW = "tensorflow"
+"""The one backend of Keras whose training function has another one for each config."""
 WAITS = 0.5
 """Where the script as written waits for data for a larger share of its time, what it computes with decides little."""
 
@@ -48,6 +50,8 @@ def _obstacle(study: StudyContext, configs: Sequence[Config]) -> str:
         return "the script as written has no figure"
     if study.knowledge.trainer not in ("", FITTED):
         return f"{study.knowledge.trainer} sets some of the knobs itself"
+    if study.knowledge.backend not in ("", TENSORFLOW):
+        return f"Keras computes with {study.knowledge.backend} here"
     if (baseline.data_wait_share or 0.0) > WAITS and not loads(study.space, configs):
         return "it waits for its data most of the time, and no other loader is among what can be switched"
     if not time.is_within(study.plan, study.time.search_s()):

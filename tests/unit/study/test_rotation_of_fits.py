@@ -11,7 +11,7 @@ import pytest
 from support import worlds
 
 from tuner.events import Event, Noted
-from tuner.model import Config, Outcome, Ratio, Rotated, Value
+from tuner.model import Config, Outcome, Phase, Ratio, Rotated, Value
 from tuner.runner.replay import ReplayRunner
 from tuner.runner.request import TrialRequest
 from tuner.search.structured import StructuredSampler
@@ -35,8 +35,9 @@ class Fitted(ReplayRunner):
 
     rotates = True
 
-    def __init__(self, trainer: str, framework: str, first_step_s: float) -> None:
+    def __init__(self, trainer: str, framework: str, first_step_s: float, backend: str = "") -> None:
         super().__init__(self._outcome_of)
+        self._backend = backend
         self._trainer = trainer
         self._framework = framework
         self._first_step_s = first_step_s
@@ -46,8 +47,9 @@ class Fitted(ReplayRunner):
         outcome = worlds.measured(1000)
         assert outcome.measurement is not None
         known = replace(
-            outcome.knowledge, trainer=self._trainer, framework=self._framework, as_written=dict(WRITTEN)
-        )
+            outcome.knowledge, trainer=self._trainer, framework=self._framework, backend=self._backend,
+            as_written=dict(WRITTEN),
+        )  # fmt: skip
         return replace(
             outcome, knowledge=known, seconds=10.0 + self._first_step_s,
             measurement=replace(outcome.measurement, first_step_s=self._first_step_s),
@@ -92,6 +94,19 @@ def test_where_each_config_is_other_graphs_no_process_is_started_for_turns(tmp_p
     run_study(plan, runner, StructuredSampler(), events.append, threading.Event())
     assert not runner.rotations
     assert not any("no rotation" in event.text for event in events if isinstance(event, Noted))
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_where_keras_computes_with_another_library_no_process_is_started_for_turns(
+    tmp_path: Path, backend: str
+) -> None:
+    """It refused once it trained, and was a trial that had failed."""
+    runner, events = Fitted("keras", "keras", 1.0, backend), list[Event]()
+    plan = worlds.plan(tmp_path, spaces=Spaces((SPACE,)), trials=9, budget_s=1200.0)
+    result = run_study(plan, runner, StructuredSampler(), events.append, threading.Event())
+    notes = [event.text for event in events if isinstance(event, Noted)]
+    assert f"no rotation: Keras computes with {backend} here" in notes
+    assert not runner.rotations and not any(trial.phase is Phase.ROTATION for trial in result.trials)
 
 
 def test_where_not_all_configs_have_time_fewer_take_turns(tmp_path: Path) -> None:
