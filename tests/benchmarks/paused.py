@@ -1,6 +1,7 @@
 """What trials that are held between their turns cost the one that trains meanwhile: rates beside them and without.
 
     python tests/benchmarks/paused.py studies/digits/train.py --held 8 --rounds 12 --arguments='--epochs 100000'
+    python tests/benchmarks/paused.py train.py --device cuda --held 4 --rounds 12
 
 One process of the script is held while others start and come to their window; then it trains for some turns, the others
 end, and it trains for as many again. In every second round the others end before the first of these: what starting and
@@ -29,7 +30,7 @@ from pathlib import Path
 
 from tuner.analysis.stats import student_t_quantile
 from tuner.child.records import Window
-from tuner.devices.cpu import cpu_device
+from tuner.devices.present import resolve_device
 from tuner.model import BASELINE, Script
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import TrialRequest
@@ -69,12 +70,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("script")
     parser.add_argument("--held", type=int, default=8)
+    parser.add_argument("--device", type=resolve_device, default="cpu")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--arguments", type=shlex.split, default=[], help="the script's own")
     given = parser.parse_args()
     runner, stop, script = Held(), threading.Event(), Script(given.script, tuple(given.arguments))
     with tempfile.TemporaryDirectory() as folder:
-        ask = TrialRequest(Path(folder) / "baseline", script, cpu_device(), BASELINE, window=Window(max_s=1.0))
+        ask = TrialRequest(Path(folder) / "baseline", script, given.device, BASELINE, window=Window(max_s=1.0))
         knowledge = runner.run(ask, stop).knowledge
         request = replace(ask, folder=Path(folder) / "trial", knowledge=knowledge, window=WINDOW, fresh=False)
         logs: tuple[list[float], list[float]] = ([], [])

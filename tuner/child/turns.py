@@ -48,6 +48,11 @@ class TurnGiver(Protocol):
         return LEAD_IN_S if stock else SHORT_LEAD_IN_S if short else 0.0
 
 
+def are_ahead(turns: TurnGiver | None) -> bool:
+    """Whether turns will be taken, and none has begun: trials that take others of them may not have started yet."""
+    return turns is not None and turns.current == END
+
+
 class Turns(TurnGiver):
     """The child's side of turns that its parent gives."""
 

@@ -28,17 +28,23 @@ FOREIGN_SHARE_BESIDE_A_DEVICE = 0.5
 
 
 class DeviceReader(Protocol):
-    """Reads a device beside a trial."""
+    """Reads a device beside a trial. ``strangers``: pids that were on it before any trial was."""
 
-    def read(self, own: Collection[int]) -> CardReading | None:
-        """A reading, None where none is due. ``own`` are the pids of the trial's processes."""
+    strangers: frozenset[int]
+
+    def read(self, own: Collection[int], siblings: Collection[int] = ()) -> CardReading | None:
+        """A reading, None where none is due. ``own`` are the pids of the trial's processes; ``siblings`` those of the
+        trials that it takes turns with, of which nothing is told.
+        """
         ...
 
 
 class NoReader:
     """The reader of a device that has nothing to read."""
 
-    def read(self, own: Collection[int]) -> None:
+    strangers: frozenset[int] = frozenset()
+
+    def read(self, own: Collection[int], siblings: Collection[int] = ()) -> None:
         """Never a reading."""
 
 
@@ -50,7 +56,8 @@ class DeviceKind(ABC):
     otherwise the host only feeds it. ``own_memory``: it has memory of its own, which can be limited and measured.
     ``frameworks`` are those that can compute on it where they lack nothing.
     ``takes_turns``: several trials can be alive on it, of which one at a time computes, as was shown on the device
-    itself. ``rotates``: configs can be switched in one process there.
+    itself; ``ranks_take_turns``: also such as train in several processes.
+    ``rotates``: configs can be switched in one process there.
     """
 
     name: str
@@ -58,6 +65,7 @@ class DeviceKind(ABC):
     is_host: bool = False
     own_memory: bool = False
     takes_turns: bool = False
+    ranks_take_turns: bool = False
     rotates: bool = True
     frameworks: tuple[str, ...] = NAMES
 
@@ -124,8 +132,10 @@ class DeviceKind(ABC):
             time.sleep(0.1)
 
     @contextmanager
-    def reader(self, device: Device) -> Iterator[DeviceReader]:
-        """A reader of the device, to be opened before the trial starts."""
+    def reader(self, device: Device, strangers: frozenset[int] | None = None) -> Iterator[DeviceReader]:
+        """A reader of the device, to be opened before the trial starts. ``strangers``: as of the reader of the trial
+        that it takes turns with; None where no other is alive.
+        """
         yield NoReader()
 
     def memory_limits(self, limit_bytes: int, host_bytes: int) -> tuple[int, int | None]:

@@ -33,6 +33,7 @@ class CudaKind(DeviceKind):
     name = "cuda"
     numbered = True
     own_memory = True
+    takes_turns = True
 
     def find(self) -> list[Device]:
         """The visible cards, numbered as the frameworks number them: within CUDA_VISIBLE_DEVICES."""
@@ -107,11 +108,11 @@ class CudaKind(DeviceKind):
             return None if nvml is None or handle is None else used_bytes(nvml, handle)
 
     @contextmanager
-    def reader(self, device: Device) -> Iterator[DeviceReader]:
+    def reader(self, device: Device, strangers: frozenset[int] | None = None) -> Iterator[DeviceReader]:
         """Reads clock, heat, what slows the card down and who else is on it; nothing where NVML doesn't know it."""
         with nvml_session() as nvml:
             handle = nvml_handle(nvml, device)
-            yield NoReader() if nvml is None or handle is None else CardReader(nvml, handle)
+            yield NoReader() if nvml is None or handle is None else CardReader(nvml, handle, strangers)
 
 
 def _is_card(slot: Path) -> bool:

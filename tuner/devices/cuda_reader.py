@@ -16,24 +16,30 @@ _OBSERVER_SHARE = 0.01
 
 
 class CardReader:
-    """Raw readings for the trial's resource samples. Processes that are on the card already are others'."""
+    """Raw readings for the trial's resource samples. Processes that are on the card already are others', unless it is
+    told who was there before (``strangers``).
+    """
 
-    def __init__(self, nvml: ModuleType, handle: Any, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, nvml: ModuleType, handle: Any, strangers: frozenset[int] | None = None, *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._nvml = nvml
         self._handle = handle
         self._clock = clock
         self._next = 0.0
         # Microseconds since 1970, as NVML stamps its samples.
         self._seen_us = int(time.time() * 1e6)
-        self._before = frozenset(self._memory())
+        self.strangers = frozenset(self._memory()) if strangers is None else strangers
 
-    def read(self, own: Collection[int]) -> CardReading | None:
-        """A reading, None where none is due. ``own`` are the trial's processes."""
+    def read(self, own: Collection[int], siblings: Collection[int] = ()) -> CardReading | None:
+        """As ``DeviceReader.read``."""
         started = self._clock()
         if started < self._next:
             return None
         memory, shares = self._memory(), self._shares()
-        foreign = tell_apart({*memory, *(shares or ())}, own, self._before)
+        listed = {*memory, *(shares or ())}.difference(siblings)
+        foreign = tell_apart(listed, own, self.strangers)
         clock_mhz = self._ask("nvmlDeviceGetClockInfo", self._nvml.NVML_CLOCK_SM)
         celsius = self._ask("nvmlDeviceGetTemperature", self._nvml.NVML_TEMPERATURE_GPU)
         reading = CardReading(

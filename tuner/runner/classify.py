@@ -35,7 +35,7 @@ class EndedBy(StrEnum):
 _TOO_LONG = (EndedBy.DEADLINE, EndedBy.NO_PROGRESS)
 _INFEASIBLE = OutcomeKind.INFEASIBLE
 DETAIL_LENGTH = 300
-HOST_OOM, MACHINE_FULL = "host-oom", "machine-full"
+HOST_OOM, DEVICE_OOM, MACHINE_FULL = "host-oom", "device-oom", "machine-full"
 """Reasons of an outcome: the machine's memory was too small for it, or other processes took what it lacked."""
 WORKER_KILLED = "worker-killed"
 KILLED = frozenset({"signal-kill", WORKER_KILLED})

@@ -1,4 +1,4 @@
-"""Ends a trial that is held as soon as its guard is killed, whatever the study is at meanwhile.
+"""What goes by while a trial is held; and its end as soon as its guard is killed, whatever the study is at meanwhile.
 
 The guard would have ended what is stopped when the study died. Without one it stays stopped for good, should the study
 be killed before the trial's next turn.
@@ -9,7 +9,53 @@ from __future__ import annotations
 import os
 import select
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
+
+from tuner.devices.energy import HostMeter
+from tuner.runner.tree import cpu_times
+
+
+@dataclass
+class Held:
+    """What went by while the trial was held: seconds, the cores' busy and stolen ones, the host's joules, and the part
+    of these that main memory took.
+
+    ``meter`` is None where the host's energy isn't known.
+    """
+
+    meter: HostMeter | None
+    seconds: float = 0.0
+    busy_s: float = 0.0
+    steal_s: float = 0.0
+    joules: float = 0.0
+    memory_joules: float = 0.0
+    since: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0, 0.0)
+
+    def begin(self) -> None:
+        self.since = self._now()
+
+    def end(self) -> None:
+        passed = (now - then for now, then in zip(self._now(), self.since, strict=True))
+        seconds, busy_s, steal_s, joules, memory_joules = passed
+        self.seconds += seconds
+        self.busy_s += busy_s
+        self.steal_s += steal_s
+        self.joules += joules
+        self.memory_joules += memory_joules
+
+    def counted(self) -> tuple[float, float] | tuple[None, None]:
+        """The host's joules since the meter was made, and main memory's, without those; None where they aren't read."""
+        joules = self.meter.read() if self.meter is not None else None
+        if self.meter is None or joules is None:
+            return None, None
+        return round(joules - self.joules, 3), round(self.meter.memory_joules - self.memory_joules, 3)
+
+    def _now(self) -> tuple[float, ...]:
+        joules = self.meter.read() if self.meter is not None else None
+        memory_joules = self.meter.memory_joules if self.meter is not None else 0.0
+        return time.monotonic(), *cpu_times(os.sched_getaffinity(0)), joules or 0.0, memory_joules
 
 
 class HeldTrial:

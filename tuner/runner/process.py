@@ -47,6 +47,7 @@ class ProcessRunner(Runner):
         self._child = child
         self._memory = MachineMemory()
         self._standing: Standing | None = None
+        self._alive: list[TrialWatch] = []
         self._turns = itertools.count(1)
         self._servers = ForkServers()
         weakref.finalize(self, self._servers.close)
@@ -210,7 +211,8 @@ class ProcessRunner(Runner):
         stop: threading.Event,
         hidden: Sequence[str] | None = None,
     ) -> TrialWatch:
-        """Launches the trial; what ends it, and clears up after it, is left to ``resources``.
+        """Launches the trial; what ends it, and clears up after it, is left to ``resources``. What the device holds by
+        then, of others and of trials that it takes turns with, isn't the trial's.
 
         ``hidden``: what trials have created that are alive beside it; None where it takes no turns with any.
         """
@@ -220,13 +222,21 @@ class ProcessRunner(Runner):
             note_missing(request.folder, request.made)
         # Called last, when nothing of the trial runs any more.
         resources.callback(move_created_files, request.folder, keeps_data=not request.plain)
-        reader = resources.enter_context(kind_of(request.device).reader(request.device))
+        kind = kind_of(request.device)
+        strangers = self._alive[0].reader.strangers if self._alive else None
+        reader = resources.enter_context(kind.reader(request.device, strangers))
+        used_bytes = kind.used_bytes(request.device)
         launched = launch(
-            request, self._python, self._child, around.device_bytes, hidden=hidden, servers=self._servers, stop=stop
-        )  # fmt: skip
+            request, self._python, self._child, used_bytes, hidden=hidden, servers=self._servers, stop=stop
+        )
         after_the_guard = resources.enter_context(contextlib.ExitStack())
         resources.callback(launched.close)
-        watch = TrialWatch(request, launched, reader, self._memory)
+        watch = TrialWatch(
+            request, launched, reader, self._memory,
+            lambda: [pid for other in self._alive if other is not watch for pid in other.pids],
+        )  # fmt: skip
+        self._alive.append(watch)
+        resources.callback(self._alive.remove, watch)
         after_the_guard.callback(watch.end_orphans)
         resources.callback(watch.close)
         return watch

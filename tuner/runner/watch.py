@@ -8,6 +8,7 @@ import os
 import selectors
 import threading
 import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,11 +18,11 @@ from tuner.analysis.rotation import rotation_of
 from tuner.child.records import Block, Exit, Phase, ScriptException, TurnEnd, WindowEnd
 from tuner.child.wire import Entry
 from tuner.devices.base import DeviceReader
-from tuner.devices.energy import HostMeter, host_meter
+from tuner.devices.energy import host_meter
 from tuner.devices.present import kind_of
 from tuner.model import Outcome
 from tuner.runner.classify import HOST_OOM, EndedBy, Traces, classify, classify_plain, last_line, traceback_in
-from tuner.runner.held import HeldTrial
+from tuner.runner.held import Held, HeldTrial
 from tuner.runner.journal import Journal
 from tuner.runner.launch import Launched
 from tuner.runner.machine_memory import FLOOR, MachineMemory
@@ -29,7 +30,7 @@ from tuner.runner.plain.sitecustomize import WITHHELD
 from tuner.runner.ranks import deciding, standing
 from tuner.runner.request import Interrupted, TrialRequest
 from tuner.runner.silence import Course, Idleness, Stage, stall
-from tuner.runner.tree import Tree, Usage, cpu_times
+from tuner.runner.tree import Tree, Usage
 from tuner.storage.folder import RESOURCES
 from tuner.storage.records import sample_line
 
@@ -62,63 +63,25 @@ class _Progress:
             self.through = now
 
 
-@dataclass
-class Held:
-    """What went by while the trial was held: seconds, the cores' busy and stolen ones, the host's joules, and the part
-    of these that main memory took.
-
-    ``meter`` is None where the host's energy isn't known.
-    """
-
-    meter: HostMeter | None
-    seconds: float = 0.0
-    busy_s: float = 0.0
-    steal_s: float = 0.0
-    joules: float = 0.0
-    memory_joules: float = 0.0
-    since: tuple[float, ...] = (0.0, 0.0, 0.0, 0.0, 0.0)
-
-    def begin(self) -> None:
-        self.since = self._now()
-
-    def end(self) -> None:
-        passed = (now - then for now, then in zip(self._now(), self.since, strict=True))
-        seconds, busy_s, steal_s, joules, memory_joules = passed
-        self.seconds += seconds
-        self.busy_s += busy_s
-        self.steal_s += steal_s
-        self.joules += joules
-        self.memory_joules += memory_joules
-
-    def counted(self) -> tuple[float, float] | tuple[None, None]:
-        """The host's joules since the meter was made, and main memory's, without those; None where they aren't read."""
-        joules = self.meter.read() if self.meter is not None else None
-        if self.meter is None or joules is None:
-            return None, None
-        return round(joules - self.joules, 3), round(self.meter.memory_joules - self.memory_joules, 3)
-
-    def _now(self) -> tuple[float, ...]:
-        joules = self.meter.read() if self.meter is not None else None
-        memory_joules = self.meter.memory_joules if self.meter is not None else 0.0
-        return time.monotonic(), *cpu_times(os.sched_getaffinity(0)), joules or 0.0, memory_joules
-
-
 class TrialWatch:
     """Watches one trial until it has ended, by itself or by us. Sleeps in the selector between samples.
 
     A trial that takes turns is watched for one at a time, and held in between: its processes are stopped then, and no
     time goes by for it. ``waits``: whether it waits for its next turn; ``has_enough``, ``is_whole``: see ``TurnEnd``.
-    ``blocks`` are those of its turns (rank 0's), without validation, and ``entries`` all that it sent.
+    ``blocks`` are those of its turns (rank 0's), without validation, and ``entries`` all that it sent. ``siblings``
+    gives the pids of the trials that are alive beside it.
     """
 
     def __init__(
-        self, request: TrialRequest, launched: Launched, reader: DeviceReader, memory: MachineMemory
-    ) -> None:
+        self, request: TrialRequest, launched: Launched, reader: DeviceReader, memory: MachineMemory,
+        siblings: Callable[[], Collection[int]] = tuple,
+    ) -> None:  # fmt: skip
         self._request = request
         self._memory = memory
         self._launched = launched
         self._tree = Tree(launched.guard, launched.forked_from)
-        self._reader = reader
+        self.reader = reader
+        self._siblings = siblings
         self._journal = Journal(request.folder)
         self._samples: list[ResourceSample] = []
         self._samples_file = (request.folder / RESOURCES).open("w", encoding="ascii")
@@ -156,6 +119,11 @@ class TrialWatch:
     def entries(self) -> list[Entry]:
         """The records so far."""
         return self._journal.entries
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """Its processes, as they were last found."""
+        return self._tree.seen
 
     @property
     def samples(self) -> list[ResourceSample]:
@@ -277,7 +245,7 @@ class TrialWatch:
             busy_s=round(usage.busy_s - self._held.busy_s, 3),
             steal_s=round(usage.steal_s - self._held.steal_s, 3),
             processes=usage.processes,
-            card=self._reader.read(self._tree.seen),
+            card=self.reader.read(self._tree.seen, self._siblings()),
             held_s=round(self._held.seconds, 4),
             cores=len(os.sched_getaffinity(0)),
             host_joules=host_joules,

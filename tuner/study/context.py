@@ -246,19 +246,23 @@ class StudyContext:
         )  # fmt: skip
 
     def _may_be_alive(self, configs: Sequence[Config]) -> bool:
-        """Whether trials take turns here, and the machine has the memory that these took, all at once.
+        """Whether trials take turns here, and machine and device have the memory that these took, all at once.
 
         One that wasn't run yet takes as much as the script as written.
         """
         if self.executor.obstacle or self.baseline is None:
             return False
-        peaks: dict[Config, int] = {}
+        peaks, on_device = dict[Config, int](), dict[Config, int]()
         for trial in self.trials:
             # All of a rotation's configs were at home in its process, and the weights twice.
             if trial.measurement is not None and trial.phase is not Phase.ROTATION:
                 peaks[trial.config] = max(peaks.get(trial.config, 0), trial.measurement.peak_host_bytes)
-        bytes_together = sum(peaks.get(config, peaks.get(BASELINE, 0)) for config in configs)
-        return bytes_together <= SHARE_TOGETHER * (host_memory()[1] + self.executor.kept_bytes)
+                taken = trial.measurement.peak_device_bytes or 0
+                on_device[trial.config] = max(on_device.get(trial.config, 0), taken)
+        most = self.plan.limits.max_device_bytes
+        if most is not None and _together(on_device, configs) > most:
+            return False
+        return _together(peaks, configs) <= SHARE_TOGETHER * (host_memory()[1] + self.executor.kept_bytes)
 
     def _kept(self, trials: Sequence[Trial], run: Callable[[], list[Outcome]]) -> list[Trial]:
         """The trials with their outcomes, which are stored, and told of."""
@@ -298,3 +302,8 @@ class StudyContext:
                 " compiles in a compile cache, and no start without was seen: --planned-samples charges a start that is"
                 " too short"
             )
+
+
+def _together(peaks: Mapping[Config, int], configs: Sequence[Config]) -> int:
+    """Bytes that these take; one that wasn't run yet as many as the script as written."""
+    return sum(peaks.get(config, peaks.get(BASELINE, 0)) for config in configs)

@@ -91,6 +91,15 @@ def test_memory_beside_the_allocator_is_what_no_one_else_holds() -> None:
     assert devices.named("cuda:0").torch_memory(_torch(initialized=False), 0) is None
 
 
+def test_memory_beside_the_allocator_stays_what_it_was_before_another_trial_came() -> None:
+    """By turns: at the end the other one's memory is there as well, of which nobody told this one."""
+    card, without, alone = devices.named("cuda:0"), _torch(initialized=False), _torch()
+    card.torch_note_overhead(without, GIB)
+    card.torch_note_overhead(alone, GIB + GIB // 2)
+    memory = card.torch_memory(alone, 0)
+    assert memory is not None and memory.overhead == 3 * GIB // 2
+
+
 def _tensorflow(*limits_mib: int, grows: bool = False) -> Any:
     """TensorFlow on a card of which 3 GiB were in use at most."""
     limits = [SimpleNamespace(memory_limit=limit) for limit in limits_mib]

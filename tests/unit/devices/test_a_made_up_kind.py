@@ -35,7 +35,9 @@ TUNER = Path(__file__).parents[3] / "tuner"
 class AbacusReader:
     """Gives the same reading each time."""
 
-    def read(self, own: Collection[int]) -> CardReading:
+    strangers: frozenset[int] = frozenset()
+
+    def read(self, own: Collection[int], siblings: Collection[int] = ()) -> CardReading:
         return CardReading(sm_mhz=7.0, processes=tuple((pid, None, None, False) for pid in sorted(own)))
 
 
@@ -69,7 +71,7 @@ class AbacusKind(DeviceKind):
         return self.used
 
     @contextmanager
-    def reader(self, device: Device) -> Iterator[DeviceReader]:
+    def reader(self, device: Device, strangers: frozenset[int] | None = None) -> Iterator[DeviceReader]:
         yield AbacusReader()
 
 

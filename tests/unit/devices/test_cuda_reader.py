@@ -109,6 +109,20 @@ def test_a_reading_has_what_the_driver_says() -> None:
     )  # fmt: skip
 
 
+def test_a_trial_that_it_takes_turns_with_is_no_stranger() -> None:
+    """Nor is what that holds of the card the trial's. It was there before the trial; process 7 before both."""
+    nvml = Nvml()
+    nvml.listed = {7: 2**30}
+    first = CardReader(nvml, "card")  # type: ignore[arg-type]
+    nvml.listed = {7: 2**30, 30: 2**31}
+    reader = CardReader(nvml, "card", first.strangers)  # type: ignore[arg-type]
+    nvml.listed[40] = 2**32
+    nvml.samples = [(7, 9 * 10**15, 10), (30, 9 * 10**15, 50), (40, 9 * 10**15, 40)]
+    reading = reader.read({40}, {30, 31})
+    assert reading is not None
+    assert reading.processes == ((7, 2**30, 10.0, True), (40, 2**32, 40.0, False))
+
+
 def test_readings_are_a_second_apart_and_rarer_where_they_take_long() -> None:
     now = [0.0]
     takes_s = [0.0]

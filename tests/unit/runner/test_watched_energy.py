@@ -15,6 +15,7 @@ from tuner.devices.cpu import cpu_device
 from tuner.devices.energy import HostMeter
 from tuner.model import BASELINE, Outcome, Phase, Script, Trial
 from tuner.runner import watch
+from tuner.runner.held import Held
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Limits, TrialRequest
 from tuner.storage.audit import audit
@@ -71,12 +72,12 @@ def test_what_is_held_takes_none() -> None:
             self.memory_joules = joules / 4
             return joules
 
-    held = watch.Held(Meter())
+    held = Held(Meter())
     assert held.counted() == (1.0, 0.25)
     held.begin()
     held.end()
     assert held.counted() == (6.0, 1.5), "what went by between 4 and 9 J was others'"
-    assert watch.Held(None).counted() == (None, None)
+    assert Held(None).counted() == (None, None)
 
 
 def run(folder: Path) -> Outcome:

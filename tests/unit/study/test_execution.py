@@ -127,6 +127,20 @@ def test_what_is_killed_twice_beside_another_and_not_alone_is_told(tmp_path: Pat
     assert [outcome.again_after for outcome in outcomes] == ["", KILLED[0].reason]
 
 
+def test_what_the_devices_memory_is_too_small_for_beside_another_is_run_alone(tmp_path: Path) -> None:
+    """Though turns were seen to work before: what the other one holds of a card is missing then."""
+    beside = [worlds.measured(500), worlds.infeasible("device-oom")]
+    runner = ByTurnsInTurn(*[worlds.measured(500)] * 2, *beside, worlds.measured(500), worlds.measured(510))
+    executor = TrialExecutor(worlds.plan(tmp_path), runner, stop=threading.Event(), note=lambda text: None)
+    executor.obstacle = ""
+    trials = [Trial(number, Phase.FINALS, Config({"workers": number}), round=1) for number in (1, 2)]
+    for _ in range(2):
+        outcomes = executor.execute_round(
+            trials, Knowledge(), Window(), time_for=lambda seconds: True, together=True
+        )  # fmt: skip
+    assert all(outcome.complete for outcome in outcomes) and not executor.obstacle and runner.ran == 6
+
+
 @pytest.mark.parametrize(
     "apart", [worlds.infeasible(RANKS_APART), Outcome(OutcomeKind.NO_PROGRESS, "no-progress", "no step for 60 s")]
 )

@@ -27,7 +27,7 @@ from tuner.report.summary import summary
 from tuner.report.trials import TrialsReport
 from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
-from tuner.runner.request import TrialRequest
+from tuner.runner.request import Limits, TrialRequest
 from tuner.search.history import History
 from tuner.search.rotation import FEWEST_STEPS, is_outranked, loses, next_rotation, ranking_of
 from tuner.search.structured import StructuredSampler
@@ -257,6 +257,7 @@ def test_what_a_rotation_takes_of_memory_is_none_of_the_script_as_written(monkey
     context: Any = SimpleNamespace(
         executor=SimpleNamespace(obstacle="", kept_bytes=0), baseline=object(),
         trials=[taking(0, Phase.BASELINE, 30), taking(1, Phase.ROTATION, 90)],
+        plan=SimpleNamespace(limits=Limits()),
     )  # fmt: skip
     assert StudyContext._may_be_alive(context, [BASELINE, BF16])
 

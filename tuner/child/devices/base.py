@@ -65,6 +65,9 @@ class Device:
         """Peaks of the device's own memory; None where it has none, or wasn't used. ``used_by_others``: in bytes."""
         return None
 
+    def torch_note_overhead(self, torch: ModuleType, used_by_others: int) -> None:
+        """Notes what is held beside PyTorch's allocator, for ``torch_memory``: others come, and can't be told apart."""
+
     def torch_precisions(self, torch: ModuleType) -> list[str]:
         """Knob values of "precision" that the device computes in."""
         return ["fp32", "bf16"]

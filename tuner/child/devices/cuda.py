@@ -22,6 +22,7 @@ class CudaDevice(Device):
     tensorflow_place = "/GPU:0"
     torch_optimizer_default = "foreach"
     asynchronous = True
+    _noted_overhead: int | None = None
 
     def torch_synchronize(self, torch: ModuleType) -> None:
         if torch.cuda.is_initialized():
@@ -56,13 +57,17 @@ class CudaDevice(Device):
         cuda = torch.cuda
         if not cuda.is_initialized():
             return None
-        free, total = cuda.mem_get_info()
+        noted, (overhead, total) = self._noted_overhead, _overhead(torch, used_by_others)
         stats = cuda.memory_stats()
         return Memory(
             reserved=cuda.max_memory_reserved(), allocated=cuda.max_memory_allocated(), total=total,
-            overhead=max(0, total - free - cuda.memory_reserved() - used_by_others),
+            overhead=overhead if noted is None else noted,
             retries=stats.get("num_alloc_retries", 0), ooms=stats.get("num_ooms", 0),
         )  # fmt: skip
+
+    def torch_note_overhead(self, torch: ModuleType, used_by_others: int) -> None:
+        if torch.cuda.is_initialized():
+            self._noted_overhead, _ = _overhead(torch, used_by_others)
 
     def torch_precisions(self, torch: ModuleType) -> list[str]:
         """Without bf16 where it is emulated, before Ampere. Where it isn't, fp16 has no more to give."""
@@ -138,3 +143,9 @@ class CudaDevice(Device):
             reserved=peak, allocated=peak, total=int(stats.get("bytes_limit", 0)),
             pool=None if pool is None else int(pool),
         )  # fmt: skip
+
+
+def _overhead(torch: ModuleType, used_by_others: int) -> tuple[int, int]:
+    """Bytes that driver and libraries hold for this process beside PyTorch's allocator, and all that the card has."""
+    free, total = torch.cuda.mem_get_info()
+    return max(0, total - free - torch.cuda.memory_reserved() - used_by_others), total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from types import ModuleType
@@ -12,6 +13,7 @@ from ..feeds import FED
 from ..session import Session
 from ..tensorflow import FRAMEWORK, files
 from ..tensorflow.seeds import seed
+from ..turns import are_ahead
 from ..watch import Watch
 from .applied import AppliedKnobs
 from .evidence import Observation
@@ -154,6 +156,8 @@ class KerasAdapter(Adapter):
     def on_block(self) -> None:
         """Reads the losses."""
         self.session.clock.min_window_steps = math.ceil(3 * self._capacity * self._steps_a_batch)
+        if self.watches.backend == "torch" and are_ahead(self.session.clock.turns):
+            self.session.device.torch_note_overhead(sys.modules["torch"], self.session.request.used_device_bytes)
         progress, self._loss_at = self._loss_at, self.session.clock.progress
         # Nothing was trained on since: what the model's metrics hold now is of its validation.
         losses = self.losses.read(self.watches) if self._reads_loss and self._loss_at > progress else {}

@@ -9,6 +9,7 @@ from types import ModuleType
 
 from ..adapter import Adapter, Library
 from ..session import Session
+from ..turns import are_ahead
 from ..watch import Watch
 from . import applied, attention, compiler, trackers, trainers, xla
 from .evidence import Observation
@@ -130,6 +131,8 @@ class TorchAdapter(Adapter):
         self.watches.xla.block_ended()
         self.watches.ranks.block_ended()
         self.watches.ddp.block_ended()
+        if are_ahead(self.session.clock.turns):
+            self.session.device.torch_note_overhead(self.watches.torch, self.session.request.used_device_bytes)
         for loss in self.watches.steps.losses.take():
             self.watches.xla.own_reads += 1
             self.session.loss(loss.value, loss.site, loss.objective)

@@ -1,0 +1,33 @@
+"""Which trials may be alive at once: those for which machine and device have the memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support import worlds
+
+from tuner.model import BASELINE, Config, Phase, Trial
+from tuner.runner.request import Limits
+from tuner.study.context import StudyContext
+
+BF16 = Config(precision="bf16")
+
+
+@pytest.mark.parametrize(("of_device", "together"), [(40, True), (46, False), (None, True)])
+def test_what_a_device_has_no_memory_for_at_once_takes_no_turns(
+    monkeypatch: pytest.MonkeyPatch, of_device: int | None, together: bool
+) -> None:
+    """A config that wasn't run yet takes as much as the script as written."""
+    outcome = worlds.measured(1.0)
+    assert outcome.measurement is not None
+    measurement = replace(outcome.measurement, peak_host_bytes=1, peak_device_bytes=of_device)
+    monkeypatch.setattr("tuner.study.context.host_memory", lambda: (100, 100))
+    context: Any = SimpleNamespace(
+        executor=SimpleNamespace(obstacle="", kept_bytes=0), baseline=object(),
+        trials=[Trial(0, Phase.BASELINE, BASELINE, outcome=replace(outcome, measurement=measurement))],
+        plan=SimpleNamespace(limits=Limits(max_device_bytes=90)),
+    )  # fmt: skip
+    assert StudyContext._may_be_alive(context, [BASELINE, BF16]) is together
