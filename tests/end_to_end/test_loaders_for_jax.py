@@ -74,6 +74,13 @@ if __name__ == "__main__":
     main(int(sys.argv[1]))
 """
 )
+TELLS = GUARDED.replace(
+    "    xs, ys = zip(*items)",
+    """    import os
+    who = "worker" if torch.utils.data.get_worker_info() else "training"
+    print(who, "takes ahead:", os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE"), flush=True)
+    xs, ys = zip(*items)""",
+)
 KNOWN = {"framework": "jax", "unit": "samples"}
 
 
@@ -112,11 +119,15 @@ def test_the_wait_for_a_data_loader_and_its_workers(run_child: Run, write_script
     assert facts["left_out"]["prefetch"] == "no tf.data dataset feeds the training steps"
 
     config = {"num_workers": 1, "prefetch_factor": 4, "persistent_workers": True}
-    with_workers = run_child(script, config, knowledge=known_by(ran), argv=("3",), window=WHOLE)
+    with_workers = run_child(write_script(TELLS), config, knowledge=known_by(ran), argv=("3",), window=WHOLE)
     assert with_workers.returncode == 0, with_workers.output
     assert {knob: with_workers.evidence(knob) for knob in config} == dict.fromkeys(config, "verified")
     assert losses(with_workers) == losses(ran) and len(losses(ran)) == 12
     assert "os.fork() was called" not in with_workers.output
+    # Of a card's memory JAX would take three quarters in each of them.
+    assert set(re.findall(r"^(\w+) takes ahead: (.*)$", with_workers.output, re.MULTILINE)) == {
+        ("worker", "false"), ("training", "None"),
+    }  # fmt: skip
 
 
 @pytest.mark.slow  # of what a profile says the trial above shows most

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tuner.devices.frameworks import Framework, lack_for_cuda
+
 
 @cache
 def has_cuda() -> bool:
@@ -36,12 +38,20 @@ def has_jax() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("jax", "optax", "flax"))
 
 
+@cache
+def has_jax_cuda() -> bool:
+    """Whether JAX can use a CUDA device: by its plugin's files, as JAX itself would take the card's memory."""
+    return has_jax() and has_cuda() and lack_for_cuda(Framework("jax", "")) is None
+
+
 def has_xla() -> bool:
     """Whether this environment has PyTorch's XLA devices."""
     return importlib.util.find_spec("torch_xla") is not None
 
 
-HARDWARE: Mapping[str, Callable[[], bool]] = {"cuda": has_cuda, "tpu": has_tpu, "xla": has_xla, "jax": has_jax}
+HARDWARE: Mapping[str, Callable[[], bool]] = {
+    "cuda": has_cuda, "tpu": has_tpu, "xla": has_xla, "jax": has_jax, "jax_cuda": has_jax_cuda,
+}  # fmt: skip
 
 
 def missing_hardware(item: pytest.Item) -> str:

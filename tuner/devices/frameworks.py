@@ -89,9 +89,28 @@ def lack_for_cuda(framework: Framework, libraries: Iterable[str] = _LIBRARIES) -
         return _torch_without_cuda(framework)
     if framework.name == TENSORFLOW:
         return _tensorflow_without_cuda(framework, libraries)
-    if any(version_of(f"jax-cuda{number}-plugin") for number in (12, 13)):
+    return _jax_without_cuda(framework)
+
+
+def _jax_without_cuda(framework: Framework) -> Lack | None:
+    """JAX uses a plugin of jaxlib's own version, and computes on the processor beside any other."""
+    plugins = {number: version_of(f"jax-cuda{number}-plugin") for number in (12, 13)}
+    found = {number: version for number, version in plugins.items() if version}
+    if not found:
+        return Lack(f"{framework.text} has no plugin for CUDA", f"pip install 'jax[cuda12]{framework.pin}'")
+    jaxlib = version_of("jaxlib")
+    if not jaxlib or any(_release(version) == _release(jaxlib) for version in found.values()):
         return None
-    return Lack(f"{framework.text} has no plugin for CUDA", f"pip install 'jax[cuda12]{framework.pin}'")
+    number, version = next(iter(found.items()))
+    return Lack(
+        f"{framework.text} leaves its plugin for CUDA unused: that is {version}, and jaxlib is {jaxlib}",
+        f"pip install 'jax[cuda{number}]{framework.pin}'",
+    )
+
+
+def _release(version: str) -> str:
+    """Its numbers alone."""
+    return re.sub(r"[^\d.].*", "", version).rstrip(".")
 
 
 def lack_for_tpu(framework: Framework) -> Lack | None:

@@ -150,10 +150,19 @@ def test_jax_tells_its_peak_and_its_pool(stats: dict[str, int] | None, memory: M
     assert devices.named("cpu").jax_memory(_jax(stats)) is None
 
 
-@pytest.mark.parametrize(("backend", "missing"), [("gpu", False), ("cuda", False), ("cpu", True)])
-def test_jax_on_another_device_is_missed_by_name(backend: str, missing: bool) -> None:
-    said = devices.named("cuda:0").jax_missing(SimpleNamespace(default_backend=lambda: backend))  # type: ignore[arg-type]  # a stand-in for the module
-    assert said == ("JAX sees no GPU here: the steps ran on the CPU" if missing else "")
+@pytest.mark.parametrize(
+    ("backend", "ran_on", "missing"),
+    [
+        ("gpu", (), ""),
+        ("cuda", ("gpu",), ""),
+        ("gpu", ("cpu", "gpu"), ""),
+        ("cpu", ("cpu",), "JAX sees no GPU here: the steps ran on the CPU"),
+        ("gpu", ("cpu",), "JAX sees a GPU here, and the script has the steps run on another device (cpu)"),
+    ],
+)
+def test_jax_on_another_device_is_missed_by_name(backend: str, ran_on: tuple[str, ...], missing: str) -> None:
+    jax: Any = SimpleNamespace(default_backend=lambda: backend)
+    assert devices.named("cuda:0").jax_missing(jax, ran_on) == missing
 
 
 def test_memory_is_capped_when_the_script_first_touches_the_card() -> None:

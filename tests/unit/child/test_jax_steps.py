@@ -41,6 +41,7 @@ def test_a_compiled_gradient_that_was_called_before_is_seen_in_the_function_arou
         params, _ = update(params, x, y)
         trial.trained(1, len(x))
     assert trial.is_counted()
+    assert trial.adapter.steps is not None and trial.adapter.steps.devices.platforms == {"cpu"}
 
 
 def test_a_body_that_was_scanned_before_is_seen_over_another_length(trial: Trial) -> None:

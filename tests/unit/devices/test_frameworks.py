@@ -68,6 +68,14 @@ def tensorflow(told: str) -> dict[str, str]:
         ),
         ({"jax": "0.10.2", "jax-cuda13-plugin": "0.10.2"}, {"jax/__init__.py": ""}, None),
         ({"jax": "0.10.2"}, {"jax/__init__.py": ""}, "pip install 'jax[cuda12]==0.10.2'"),
+        (
+            {"jax": "0.10.2", "jaxlib": "0.10.2", "jax-cuda13-plugin": "0.10.1"}, {"jax/__init__.py": ""},
+            "pip install 'jax[cuda13]==0.10.2'",
+        ),
+        (
+            {"jax": "0.10.2", "jaxlib": "0.10.2.dev1", "jax-cuda12-plugin": "0.10.1", "jax-cuda13-plugin": "0.10.2"},
+            {"jax/__init__.py": ""}, None,
+        ),
     ],
 )
 def test_what_keeps_a_framework_from_a_card(

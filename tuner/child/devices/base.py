@@ -5,7 +5,7 @@ What the base class does is right for a device that works at once, and whose mem
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import ModuleType
 from typing import ClassVar, NamedTuple
 
@@ -132,8 +132,10 @@ class Device:
         """Why the device can't have been used; "" where it can."""
         return ""
 
-    def jax_missing(self, jax: ModuleType) -> str:
-        """Why the device can't have been used; "" where it can."""
+    def jax_missing(self, jax: ModuleType, platforms: Collection[str] = ()) -> str:
+        """Why the device can't have been used; "" where it can. ``platforms``: JAX's names of what the results of a
+        step lie on, where that is known: a script may choose another one than JAX does (``jax_default_device``).
+        """
         return ""
 
     def jax_memory(self, jax: ModuleType) -> Memory | None:

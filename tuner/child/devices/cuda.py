@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +12,9 @@ from .base import Device, Rounding
 
 AMPERE = 8
 """Major compute capability of the first cards that compute in tf32 and bf16; PyTorch emulates bf16 on older ones."""
+
+JAX_PLATFORMS = frozenset({"gpu", "cuda"})
+"""JAX's names of the kind."""
 
 
 class CudaDevice(Device):
@@ -130,8 +133,12 @@ class CudaDevice(Device):
     def torch_missing(self, torch: ModuleType) -> str:
         return "" if torch.cuda.is_initialized() else "PyTorch has used no GPU here: the steps ran on the CPU"
 
-    def jax_missing(self, jax: ModuleType) -> str:
-        return "" if jax.default_backend() in ("gpu", "cuda") else "JAX sees no GPU here: the steps ran on the CPU"
+    def jax_missing(self, jax: ModuleType, platforms: Collection[str] = ()) -> str:
+        if jax.default_backend() not in JAX_PLATFORMS:
+            return "JAX sees no GPU here: the steps ran on the CPU"
+        if platforms and not set(platforms) & JAX_PLATFORMS:
+            return f"JAX sees a GPU here, and the script has the steps run on another device ({', '.join(platforms)})"
+        return ""
 
     def jax_memory(self, jax: ModuleType) -> Memory | None:
         stats = jax.local_devices()[0].memory_stats()

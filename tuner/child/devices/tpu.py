@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from types import ModuleType
 from typing import Any
 
@@ -27,5 +28,6 @@ class TpuDevice(Pjrt):
     def tensorflow_missing(self, tf: ModuleType) -> str:
         return "" if tf.config.list_logical_devices("TPU") else "TensorFlow uses no TPU here: the steps ran elsewhere"
 
-    def jax_missing(self, jax: ModuleType) -> str:
-        return "" if jax.default_backend() == "tpu" else "JAX sees no TPU here: the steps ran elsewhere"
+    def jax_missing(self, jax: ModuleType, platforms: Collection[str] = ()) -> str:
+        ran_on = platforms or (jax.default_backend(),)
+        return "" if "tpu" in ran_on else "JAX sees no TPU here: the steps ran elsewhere"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from types import ModuleType
 
 from .pjrt import Pjrt
@@ -18,5 +19,5 @@ class XlaDevice(Pjrt):
     def torch_missing(self, torch: ModuleType) -> str:
         return "Keras doesn't train on PyTorch's XLA devices: study it with --device cpu"
 
-    def jax_missing(self, jax: ModuleType) -> str:
+    def jax_missing(self, jax: ModuleType, platforms: Collection[str] = ()) -> str:
         return "JAX doesn't train on PyTorch's XLA devices: study it with --device cpu"

@@ -17,7 +17,8 @@ BY_TURNS = (
 
 
 class DeviceWatch:
-    """``count``: those that the first step's results lie on; 0 as long as none was taken.
+    """``count``: those that the first step's results lie on; 0 as long as none was taken. ``platforms``: JAX's names of
+    their kinds.
 
     Several are studied where all of them are this trial's one (``Device.may_be_several``).
     """
@@ -25,6 +26,7 @@ class DeviceWatch:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.count = 0
+        self.platforms: frozenset[str] = frozenset()
         self._calls = 0
         self._alone: dict[object, set[object]] = {}
 
@@ -32,6 +34,7 @@ class DeviceWatch:
         """Its results. Ends a trial that computes on what can't be measured."""
         shardings = [leaf.sharding for leaf in leaves if hasattr(leaf, "sharding")]
         self.count = max((len(sharding.device_set) for sharding in shardings), default=1)
+        self.platforms = frozenset(device.platform for sharding in shardings for device in sharding.device_set)
         if not self.session.measuring:
             return
         self.session.facts.devices = self.count

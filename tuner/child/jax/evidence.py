@@ -44,7 +44,7 @@ class Observation:
             if self.session.request.probe is not None:
                 fed.observe(self.session)
             return
-        missing = self.session.device.jax_missing(self.jax)
+        missing = self.session.device.jax_missing(self.jax, self.steps.devices.platforms)
         if missing:
             self.session.fail("unsupported", missing)
         memory = self.session.device.jax_memory(self.jax)

@@ -252,7 +252,8 @@ class LoaderWatch:
             own = self.own if entry is self.sources.primary else None
             with own.beginning(loader) if own is not None else nullcontext():
                 began = time.perf_counter()
-                iterator = self._lasting.begin(loader, original)
+                with starting.starting(entry):
+                    iterator = self._lasting.begin(loader, original)
                 self.sources.iteration_began(entry, time.perf_counter() - began)
                 if self.session.measuring:
                     self._look_at(entry, loader, iterator)

@@ -23,13 +23,15 @@ class Loader(DataSource):
     were. ``live``: knob → what the newest iterator works with. ``made``: how many loaders were. ``dataset_len``:
     samples of a map-style dataset. ``asked``: counts those of an iterable one.
     ``newest``: a weak reference to the newest iterator. ``refused_beside``: as ``refused``, beside threads of JAX's.
-    ``has_context``: whether the script says how its workers start.
+    ``has_context``: whether the script says how its workers start. ``starts_anew``: whether the config has added some,
+    which are started anew.
     """
 
     written: dict[str, Value | None] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     refused_beside: dict[str, str] = field(default_factory=dict)
     has_context: bool = False
+    starts_anew: bool = False
     changed: set[str] = field(default_factory=set)
     live: dict[str, Any] = field(default_factory=dict)
     made: int = 0

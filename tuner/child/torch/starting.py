@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ast
 import multiprocessing
+import os
 import pickle
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -28,6 +30,8 @@ WORKERS = ("num_workers", "prefetch_factor", "persistent_workers")
 """Knobs that turn nothing without workers."""
 GIVEN = ("dataset", "collate_fn", "worker_init_fn")
 """What a worker is given of the script's."""
+AHEAD = "XLA_PYTHON_CLIENT_PREALLOCATE"
+"""Whether JAX takes memory of a card before it needs it."""
 MOST_BYTES = 256 << 20
 """Of data that are copied to each worker."""
 NO_WORKERS = "the loader can have no workers"
@@ -61,7 +65,9 @@ def look_at(session: Session, entry: Loader, given: Arguments) -> None:
 def add_workers(session: Session, entry: Loader, given: Arguments, values: Mapping[str, Value]) -> None:
     """Where the config, of which these ``values`` were set, has added workers to it: says how they start, and last."""
     added = "num_workers" in entry.changed and not entry.written["num_workers"] and session.trained_by in FED
-    if added and start_anew(given) and "persistent_workers" not in {*values, *entry.refused}:
+    lasts = added and start_anew(given)
+    entry.starts_anew = added and not entry.has_context and given.get("multiprocessing_context") == METHOD
+    if lasts and "persistent_workers" not in {*values, *entry.refused}:
         given["persistent_workers"] = True
         entry.changed.add("persistent_workers")
 
@@ -96,6 +102,24 @@ def start_anew(given: Arguments) -> bool:
         return False
     given["multiprocessing_context"] = METHOD
     return not given.get("persistent_workers")
+
+
+@contextmanager
+def starting(entry: Loader) -> Iterator[None]:
+    """While it lasts the workers of such a loader are started.
+
+    On a card JAX takes three quarters of the memory with its first operation, in each process: so would a worker that
+    is started anew, whose script makes a key of random numbers as it is imported, beside the training. It takes what it
+    needs instead, unless the environment says otherwise.
+    """
+    if not entry.starts_anew or AHEAD in os.environ:
+        yield
+        return
+    os.environ[AHEAD] = "false"
+    try:
+        yield
+    finally:
+        os.environ.pop(AHEAD, None)
 
 
 def forks() -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -39,7 +39,7 @@ class Card(Device):
     def torch_missing(self, torch: Any) -> str:
         return self.missing
 
-    def jax_missing(self, jax: Any) -> str:
+    def jax_missing(self, jax: Any, platforms: Collection[str] = ()) -> str:
         return self.missing
 
     def torch_memory(self, torch: Any, used_by_others: int) -> Memory:
