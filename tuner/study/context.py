@@ -35,6 +35,8 @@ SHARE_TOGETHER = 0.8
 """Of the memory that is available, which trials may take that are alive at once."""
 ROTATION_SHARE = 0.5
 """Of the time for searching, after which a rotation is ended: nobody knows how slow its slowest config is."""
+TAKE_AHEAD = frozenset({"jax"})
+"""Of a device's own memory these take most before they need it: a second process has what is left."""
 FITTED = "keras"
 """The framework whose own loop is told of the switches of a rotation; other trainers aren't."""
 
@@ -251,6 +253,8 @@ class StudyContext:
         One that wasn't run yet takes as much as the script as written.
         """
         if self.executor.obstacle or self.baseline is None:
+            return False
+        if self.knowledge.framework in TAKE_AHEAD and self.plan.limits.max_device_bytes is not None:
             return False
         peaks, on_device = dict[Config, int](), dict[Config, int]()
         for trial in self.trials:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support import worlds
 
+from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Phase, Trial
 from tuner.runner.request import Limits
 from tuner.study.context import StudyContext
@@ -16,9 +17,12 @@ from tuner.study.context import StudyContext
 BF16 = Config(precision="bf16")
 
 
-@pytest.mark.parametrize(("of_device", "together"), [(40, True), (46, False), (None, True)])
+@pytest.mark.parametrize(
+    ("of_device", "framework", "together"),
+    [(40, "torch", True), (46, "torch", False), (None, "torch", True), (40, "jax", False)],
+)
 def test_what_a_device_has_no_memory_for_at_once_takes_no_turns(
-    monkeypatch: pytest.MonkeyPatch, of_device: int | None, together: bool
+    monkeypatch: pytest.MonkeyPatch, of_device: int | None, framework: str, together: bool
 ) -> None:
     """A config that wasn't run yet takes as much as the script as written."""
     outcome = worlds.measured(1.0)
@@ -27,6 +31,7 @@ def test_what_a_device_has_no_memory_for_at_once_takes_no_turns(
     monkeypatch.setattr("tuner.study.context.host_memory", lambda: (100, 100))
     context: Any = SimpleNamespace(
         executor=SimpleNamespace(obstacle="", kept_bytes=0), baseline=object(),
+        knowledge=Knowledge(framework=framework),
         trials=[Trial(0, Phase.BASELINE, BASELINE, outcome=replace(outcome, measurement=measurement))],
         plan=SimpleNamespace(limits=Limits(max_device_bytes=90)),
     )  # fmt: skip
