@@ -16,9 +16,9 @@ from support.jax_scripts import SCRIPTS
 from tuner.child.records import Window
 from tuner.devices.present import resolve_device
 from tuner.knowledge import Knowledge
-from tuner.model import Config, OutcomeKind
+from tuner.model import Config, OutcomeKind, Script
 from tuner.runner.process import ProcessRunner
-from tuner.runner.request import Limits, Script, TrialRequest
+from tuner.runner.request import Limits, TrialRequest
 
 pytestmark = [pytest.mark.cuda, pytest.mark.jax_cuda]
 
