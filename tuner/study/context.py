@@ -35,8 +35,10 @@ SHARE_TOGETHER = 0.8
 """Of the memory that is available, which trials may take that are alive at once."""
 ROTATION_SHARE = 0.5
 """Of the time for searching, after which a rotation is ended: nobody knows how slow its slowest config is."""
-TAKE_AHEAD = frozenset({"jax"})
+TAKE_AHEAD = frozenset({"jax", "tensorflow"})
 """Of a device's own memory these take most before they need it: a second process has what is left."""
+GROWS = "memory_growth"
+"""TensorFlow's knob, by which it takes what it needs."""
 FITTED = "keras"
 """The framework whose own loop is told of the switches of a rotation; other trainers aren't."""
 
@@ -254,7 +256,9 @@ class StudyContext:
         """
         if self.executor.obstacle or self.baseline is None:
             return False
-        if self.knowledge.framework in TAKE_AHEAD and self.plan.limits.max_device_bytes is not None:
+        most, known = self.plan.limits.max_device_bytes, self.knowledge
+        takes_ahead = (known.backend or known.framework) in TAKE_AHEAD and known.as_written.get(GROWS) is not True
+        if most is not None and takes_ahead:
             return False
         peaks, on_device = dict[Config, int](), dict[Config, int]()
         for trial in self.trials:
@@ -263,7 +267,6 @@ class StudyContext:
                 peaks[trial.config] = max(peaks.get(trial.config, 0), trial.measurement.peak_host_bytes)
                 taken = trial.measurement.peak_device_bytes or 0
                 on_device[trial.config] = max(on_device.get(trial.config, 0), taken)
-        most = self.plan.limits.max_device_bytes
         if most is not None and _together(on_device, configs) > most:
             return False
         return _together(peaks, configs) <= SHARE_TOGETHER * (host_memory()[1] + self.executor.kept_bytes)

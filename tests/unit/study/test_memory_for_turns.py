@@ -18,11 +18,17 @@ BF16 = Config(precision="bf16")
 
 
 @pytest.mark.parametrize(
-    ("of_device", "framework", "together"),
-    [(40, "torch", True), (46, "torch", False), (None, "torch", True), (40, "jax", False)],
+    ("of_device", "known", "together"),
+    [
+        (40, Knowledge(framework="torch"), True), (46, Knowledge(framework="torch"), False),
+        (None, Knowledge(framework="torch"), True), (40, Knowledge(framework="jax"), False),
+        (40, Knowledge(framework="keras", backend="tensorflow"), False),
+        (40, Knowledge(framework="keras", backend="tensorflow", as_written={"memory_growth": True}), True),
+        (40, Knowledge(framework="keras", backend="torch"), True),
+    ],
 )
 def test_what_a_device_has_no_memory_for_at_once_takes_no_turns(
-    monkeypatch: pytest.MonkeyPatch, of_device: int | None, framework: str, together: bool
+    monkeypatch: pytest.MonkeyPatch, of_device: int | None, known: Knowledge, together: bool
 ) -> None:
     """A config that wasn't run yet takes as much as the script as written."""
     outcome = worlds.measured(1.0)
@@ -31,7 +37,7 @@ def test_what_a_device_has_no_memory_for_at_once_takes_no_turns(
     monkeypatch.setattr("tuner.study.context.host_memory", lambda: (100, 100))
     context: Any = SimpleNamespace(
         executor=SimpleNamespace(obstacle="", kept_bytes=0), baseline=object(),
-        knowledge=Knowledge(framework=framework),
+        knowledge=known,
         trials=[Trial(0, Phase.BASELINE, BASELINE, outcome=replace(outcome, measurement=measurement))],
         plan=SimpleNamespace(limits=Limits(max_device_bytes=90)),
     )  # fmt: skip
