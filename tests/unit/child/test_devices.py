@@ -21,10 +21,15 @@ GIB = 2**30
 class _Cuda:
     """``torch.cuda`` of a card of 8 GiB; what it was asked for is kept in ``calls``."""
 
-    def __init__(self, *, initialized: bool = True, capability: int = 8) -> None:
+    def __init__(self, *, initialized: bool = True, capability: int = 8, capturing: bool = False) -> None:
         self.calls: list[Any] = []
         self.initialized = initialized
         self.capability = capability
+        self.capturing = capturing
+        self.peak = GIB
+
+    def is_current_stream_capturing(self) -> bool:
+        return self.capturing
 
     def is_initialized(self) -> bool:
         return self.initialized
@@ -61,7 +66,7 @@ class _Cuda:
         return 4 * GIB
 
     def max_memory_allocated(self) -> int:
-        return GIB
+        return self.peak
 
 
 def _torch(**cuda: Any) -> Any:
@@ -98,6 +103,15 @@ def test_memory_beside_the_allocator_stays_what_it_was_before_another_trial_came
     card.torch_note_overhead(alone, GIB + GIB // 2)
     memory = card.torch_memory(alone, 0)
     assert memory is not None and memory.overhead == 3 * GIB // 2
+
+
+def test_a_peak_that_the_script_resets_is_told_all_the_same() -> None:
+    card, torch = devices.named("cuda:0"), _torch()
+    torch.cuda.peak = 2 * GIB
+    card.torch_note_peaks(torch)
+    torch.cuda.peak = GIB
+    memory = card.torch_memory(torch, 0)
+    assert memory is not None and (memory.reserved, memory.allocated) == (4 * GIB, 2 * GIB)
 
 
 def _tensorflow(*limits_mib: int, grows: bool = False) -> Any:
@@ -179,6 +193,14 @@ def test_a_card_is_waited_for_only_once_the_script_uses_it() -> None:
     assert (used.cuda.calls, unused.cuda.calls) == (["synchronize"], [])
 
 
+def test_a_card_is_left_alone_while_a_graph_of_it_is_captured() -> None:
+    """To wait for it, or to have it tell when it is through, would end the capture with an error."""
+    torch, card = _torch(capturing=True), devices.named("cuda:0")
+    card.torch_synchronize(torch)
+    assert card.torch_mark(torch) is None and not torch.cuda.calls
+    assert card.torch_is_capturing(torch) and not devices.named("cpu").torch_is_capturing(torch)
+
+
 @pytest.mark.parametrize(
     ("capability", "offered"), [(9, ["fp32", "tf32", "bf16"]), (7, ["fp32", "fp16"])], ids=["Hopper", "Volta"]
 )
@@ -186,23 +208,35 @@ def test_formats_are_offered_by_what_the_card_computes_in(capability: int, offer
     assert devices.named("cuda:0").torch_precisions(_torch(capability=capability)) == offered
 
 
-def test_what_a_card_is_idle_for_lies_between_two_marks() -> None:
-    marks = iter((3.0, 7.5))
+@pytest.mark.parametrize(("times_ms", "fetches_elsewhere", "idle_s"), [
+    ((3.0, 7.5), False, 0.0045),
+    ((3.0, 3.0, 7.5, 3.5), True, 0.0005),  # the stream that copies has nothing to do, and the other one trains
+    ((3.0, 3.0, 3.5, 7.5), True, 0.0005),  # the script trains in a stream of its own
+])
+def test_what_a_card_is_idle_for_lies_between_two_marks(
+    times_ms: tuple[float, ...], fetches_elsewhere: bool, idle_s: float
+) -> None:  # fmt: skip
+    times = iter(times_ms)
 
     class Event:
         def __init__(self, enable_timing: bool) -> None:
-            self.at_ms = next(marks)
+            self.at_ms = next(times)
 
         def elapsed_time(self, other: Event) -> float:
             return other.at_ms - self.at_ms
 
-    torch = _torch()
+    class Stream:
+        def record_event(self, event: Event) -> None:
+            torch.cuda.calls.append((self, event))
+
+    torch, usual = _torch(), Stream()
+    current = Stream() if fetches_elsewhere else usual
     torch.cuda.Event = Event
-    torch.cuda.current_stream = lambda: SimpleNamespace(record_event=torch.cuda.calls.append)
+    torch.cuda.current_stream, torch.cuda.default_stream = lambda: current, lambda: usual
     card = devices.named("cuda:0")
     before, after = card.torch_mark(torch), card.torch_mark(torch)
-    assert torch.cuda.calls == [before, after]
-    assert card.torch_seconds(before, after) == pytest.approx(0.0045)
+    assert [stream for stream, _ in torch.cuda.calls] == [*dict.fromkeys((current, usual))] * 2
+    assert card.torch_seconds(before, after) == pytest.approx(idle_s)
     assert card.torch_mark(_torch(initialized=False)) is None
     assert devices.named("cpu").torch_mark(torch) is None
 

@@ -50,6 +50,10 @@ class Device:
     def torch_synchronize(self, torch: ModuleType) -> None:
         """Waits for what was given to the device; never makes the script's first use of it."""
 
+    def torch_is_capturing(self, torch: ModuleType) -> bool:
+        """Whether what the script gives the device is only noted down, as a CUDA graph: nothing may wait for it."""
+        return False
+
     def torch_mark(self, torch: ModuleType) -> object | None:
         """A mark that the device passes after all that it was given by now; None where it works at once."""
         return None
@@ -67,6 +71,9 @@ class Device:
 
     def torch_note_overhead(self, torch: ModuleType, used_by_others: int) -> None:
         """Notes what is held beside PyTorch's allocator, for ``torch_memory``: others come, and can't be told apart."""
+
+    def torch_note_peaks(self, torch: ModuleType) -> None:
+        """Called before the script resets the peaks that ``torch_memory`` gives."""
 
     def torch_precisions(self, torch: ModuleType) -> list[str]:
         """Knob values of "precision" that the device computes in."""

@@ -27,19 +27,31 @@ class CudaDevice(Device):
     asynchronous = True
     _noted_overhead: int | None = None
 
+    def __init__(self, label: str) -> None:
+        super().__init__(label)
+        self._reserved = self._allocated = 0
+
     def torch_synchronize(self, torch: ModuleType) -> None:
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_initialized() and not self.torch_is_capturing(torch):
             torch.cuda.synchronize()
 
+    def torch_is_capturing(self, torch: ModuleType) -> bool:
+        return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
     def torch_mark(self, torch: ModuleType) -> object | None:
-        if not torch.cuda.is_initialized():
+        """In each stream that the script may train in: it may fetch its batches in another one, that copies them."""
+        if not torch.cuda.is_initialized() or self.torch_is_capturing(torch):
             return None
-        event: object = torch.cuda.Event(enable_timing=True)
-        torch.cuda.current_stream().record_event(event)
-        return event
+        marks: list[object] = []
+        for stream in dict.fromkeys((torch.cuda.current_stream(), torch.cuda.default_stream())):
+            marks.append(torch.cuda.Event(enable_timing=True))
+            stream.record_event(marks[-1])
+        return marks
 
     def torch_seconds(self, before: Any, after: Any) -> float:
-        return max(0.0, float(before.elapsed_time(after))) / 1000
+        """Those of the stream that had most to do."""
+        idle_ms = [float(begin.elapsed_time(end)) for begin, end in zip(before, after, strict=False)]
+        return max(0.0, min(idle_ms)) / 1000
 
     def torch_cap_memory(self, torch: ModuleType, most_bytes: int) -> None:
         """Set when the script first touches the card: to do so now would fix what it may still choose."""
@@ -52,7 +64,7 @@ class CudaDevice(Device):
         cuda._lazy_call(cap)
 
     def torch_memory(self, torch: ModuleType, used_by_others: int) -> Memory | None:
-        """Peaks since the process began, and not since its steps are steady: no peak is ever reset.
+        """Peaks since the process began, and not since its steps are steady: what the script resets was noted before.
 
         A compiled model's first call is as the script wrote it, and the compilation takes memory of its own: both
         happen under ``autotune run`` as in the trial, and have to fit. What the allocator took for them it keeps.
@@ -63,7 +75,8 @@ class CudaDevice(Device):
         noted, (overhead, total) = self._noted_overhead, _overhead(torch, used_by_others)
         stats = cuda.memory_stats()
         return Memory(
-            reserved=cuda.max_memory_reserved(), allocated=cuda.max_memory_allocated(), total=total,
+            reserved=max(self._reserved, cuda.max_memory_reserved()),
+            allocated=max(self._allocated, cuda.max_memory_allocated()), total=total,
             overhead=overhead if noted is None else noted,
             retries=stats.get("num_alloc_retries", 0), ooms=stats.get("num_ooms", 0),
         )  # fmt: skip
@@ -71,6 +84,11 @@ class CudaDevice(Device):
     def torch_note_overhead(self, torch: ModuleType, used_by_others: int) -> None:
         if torch.cuda.is_initialized():
             self._noted_overhead, _ = _overhead(torch, used_by_others)
+
+    def torch_note_peaks(self, torch: ModuleType) -> None:
+        if torch.cuda.is_initialized():
+            self._reserved = max(self._reserved, torch.cuda.max_memory_reserved())
+            self._allocated = max(self._allocated, torch.cuda.max_memory_allocated())
 
     def torch_precisions(self, torch: ModuleType) -> list[str]:
         """Without bf16 where it is emulated, before Ampere. Where it isn't, fp16 has no more to give."""

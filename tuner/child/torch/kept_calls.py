@@ -21,6 +21,7 @@ MOST_SHAPES = 3
 WATCHED_CALLS = (1, 2, 3)
 """By their number: the first one may set something up."""
 CHANGES_WEIGHTS = "a call of the model changes its weights"
+CAPTURED = "the script captures its model's calls as a CUDA graph"
 UNSEEN = "whether a call of the model changes anything can't be seen"
 Shape = tuple[tuple[int, ...], ...]
 Mark = tuple[int, str]
@@ -45,6 +46,7 @@ class KeptCalls:
 
     def __init__(self, session: Session, torch: ModuleType) -> None:
         self._torch: Any = torch
+        self._device = session.device
         self._device_type = session.device.torch_type
         self._calls: weakref.WeakKeyDictionary[Module, dict[Shape, KeptCall]] = weakref.WeakKeyDictionary()
         self._leaves: weakref.WeakKeyDictionary[Module, str] = weakref.WeakKeyDictionary()
@@ -56,6 +58,9 @@ class KeptCalls:
 
         What tensors of a kind of their own don't give, such as uninitialised ones, is no error of the script's.
         """
+        if self._device.torch_is_capturing(self._torch):
+            self._leaves[module] = CAPTURED
+            return nullcontext()
         known = self._calls.setdefault(module, {})
         if len(known) < MOST_SHAPES:
             try:

@@ -116,6 +116,10 @@ class StepWatch:
             self.scaling = LossScaling(self.session, torch, self.optimizers)
             self.scaling.install()
 
+    def _is_captured(self) -> bool:
+        """Whether the script notes its step down as a CUDA graph: nothing is computed, and a look would break it."""
+        return self.scaling is None and self.session.device.torch_is_capturing(self.torch)
+
     # backward
 
     def _backward(self, original: Callable[..., Result]) -> Callable[..., Result]:
@@ -123,7 +127,7 @@ class StepWatch:
         original = self._uncompiled.theirs(original)
 
         def backward(tensors: Tensors, grad_tensors: Gradients = None, *args: object, **kwargs: object) -> Result:
-            if not self.session.here or in_backward(self.torch):
+            if not self.session.here or in_backward(self.torch) or self._is_captured():
                 return original(tensors, grad_tensors, *args, **kwargs)
             self.session.check_stop()
             self.gradients.backward_begins()
@@ -177,7 +181,7 @@ class StepWatch:
             inner = self._uncompiled.theirs(hooked)
 
             def step(optimizer: Optimizer, *args: object, **kwargs: object) -> object:
-                if not self.session.here or self._here.in_optimizer:
+                if not self.session.here or self._here.in_optimizer or self._is_captured():
                     return inner(optimizer, *args, **kwargs)
                 return self._step(inner, optimizer, args, kwargs)
 

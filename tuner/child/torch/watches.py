@@ -65,6 +65,10 @@ class TorchWatches:
         if uses(Watch.OPTIMIZER):
             self.steps.install()
             self.resumes.install()
+        if self.session.measuring:
+            for place in (self.torch.cuda, self.torch.cuda.memory, getattr(self.torch, "accelerator", None)):
+                if hasattr(place, "reset_peak_memory_stats"):
+                    patch(place, "reset_peak_memory_stats", self._noting_peaks)
         if self.session.measuring and uses(Watch.PROCESSES):
             ProcessWatch(self.session, self.torch).install()
 
@@ -74,6 +78,13 @@ class TorchWatches:
             return original(*arguments, **named)
 
         return set_num_threads
+
+    def _noting_peaks(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def reset_peak_memory_stats(*arguments: Any, **named: Any) -> Any:
+            self.session.device.torch_note_peaks(self.torch)
+            return original(*arguments, **named)
+
+        return reset_peak_memory_stats
 
     def _batch_fetched(self, key: str, batch: object, count: int) -> None:
         self.gradients.batch_fetched(key, batch, count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -27,6 +28,14 @@ class Card(CpuDevice):
     kind = CudaDevice.kind
     torch_optimizer_default = CudaDevice.torch_optimizer_default
     retries = 0
+    captures = False
+    resets = 0
+
+    def torch_is_capturing(self, torch: ModuleType) -> bool:
+        return self.captures
+
+    def torch_note_peaks(self, torch: ModuleType) -> None:
+        self.resets += 1
 
     def torch_memory(self, torch: ModuleType, used_by_others: int) -> Memory:
         return Memory(GIB, GIB, total=8 * GIB, retries=self.retries)
@@ -81,7 +90,42 @@ def test_an_allocator_that_had_to_be_cleared_is_told_of(begin: Begin, retries: i
     assert [note["text"] for note in trial.log.of("note")] == told
 
 
+@pytest.mark.parametrize("place", [torch.cuda, torch.cuda.memory], ids=lambda place: str(place.__name__))
+def test_a_script_s_own_reset_of_peaks_is_noticed(begin: Begin, place: Any) -> None:
+    """Else the memory that a trial takes would be that of its last epoch."""
+    trial, card = begin(), Card("cuda:0")
+    trial.session.device = card
+    with contextlib.suppress(AssertionError, AttributeError, RuntimeError):  # no card is here
+        place.reset_peak_memory_stats()
+    assert card.resets == 1
+
+
 # CUDA graphs
+
+
+def test_nothing_is_looked_at_while_the_script_captures_its_step(begin: Begin) -> None:
+    """A number that is read then ends the capture with an error. And nothing was computed: it is no step."""
+    trial, card = begin(rotation=[{"compile": "default"}]), Card("cuda:0")
+    trial.session.device = trial.adapter.watches.modules.kept_calls._device = card
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(torch.ones(8, 4)).sum().backward()
+        optimizer.step()
+
+    step()
+    item, card.captures = torch.Tensor.item, True
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "item", lambda tensor: pytest.fail("a number is read"))
+        patch.setattr(torch.Tensor, "__float__", lambda tensor: pytest.fail("a number is read"))
+        step()
+    card.captures = False
+    assert torch.Tensor.item is item and trial.steps == 1
+    step()
+    assert trial.steps == 2
+    assert "CUDA graph" in trial.adapter.watches.modules.kept_calls.obstacle(model)
 
 
 class CompiledFunction(torch.autograd.Function):  # type: ignore[misc]  # PyTorch declares it as Any
