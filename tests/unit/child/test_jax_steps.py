@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -283,7 +284,7 @@ class Sharded:
 
     def __init__(self, devices: int, *, own: bool) -> None:
         self.sharding = self
-        self.device_set = set(range(devices))
+        self.device_set = [SimpleNamespace(platform="gpu") for _ in range(devices)]
         self.is_fully_addressable = own
 
 
