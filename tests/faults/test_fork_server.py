@@ -175,6 +175,18 @@ def test_a_server_with_threads_serves_nobody(
     assert "threads" in runner.why_no_forks
 
 
+def test_packages_of_another_environment_that_the_path_leads_to_are_installed(
+    runner: ProcessRunner, tmp_path: Path, write_script: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a .pth file of the environment may, by which it has the machine's packages."""
+    (installed := tmp_path / "python" / "site-packages").mkdir(parents=True)
+    (installed / "theirs.py").write_text("HALF = 0.5\n")
+    monkeypatch.setenv("PYTHONPATH", str(installed))
+    script = write_script("import numpy\nimport theirs\n" + textwrap.dedent(TRAIN))
+    assert run(runner, request := asked(tmp_path / "0", script, fresh=False)).complete
+    assert was_forked(request), runner.why_no_forks
+
+
 def test_a_module_of_the_users_own_is_run_by_no_server(
     runner: ProcessRunner, tmp_path: Path, write_script: Callable[..., Path]
 ) -> None:

@@ -160,7 +160,12 @@ def is_library(name: str) -> bool:
 def _lies_in_library(name: str, path: tuple[str, ...]) -> bool:
     if name.startswith(_NO_FILES) or _GENERATED in name:
         return True
-    return name.startswith((*library_folders(), *_folders_on(path)))
+    return name.startswith(installed_folders(path))
+
+
+def installed_folders(path: tuple[str, ...]) -> tuple[str, ...]:
+    """Python's own, this environment's packages, and those of others that such a ``sys.path`` leads to."""
+    return (*library_folders(), *_folders_on(path))
 
 
 @cache

@@ -79,7 +79,7 @@ def _why_not_load(connection: _socket.socket) -> str:
     numbers = {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, connection.fileno()}
     if any(os.path.lexists(f"/proc/self/fd/{number}") for number in numbers):  # but that of the listing
         return "it had opened files before any import"
-    strangers = InstalledOnly(call_sites.library_folders()).strangers()
+    strangers = InstalledOnly(call_sites.installed_folders(tuple(sys.path))).strangers()
     return f"{strangers[0]} lies in no installed package" if strangers else ""
 
 
@@ -91,7 +91,7 @@ def _load(script: str, imports: list[tuple[int, str, list[str]]]) -> str:
     names = _libraries_with_hooks()
     state, undrawn = Preloaded(frozenset(sys.modules)), random.getstate()
     path, main_module = list(sys.path), sys.modules["__main__"]
-    strict = InstalledOnly(call_sites.library_folders())
+    strict = InstalledOnly(call_sites.installed_folders(tuple(sys.path)))
     generator, by_chance = GlobalGenerator(), ByChance()
     noting = {GlobalGenerator.NAME: generator.note, ByChance.NAME: by_chance.note}
     finders = [strict, PostImportFinder({**dict.fromkeys(names, state.note), **noting})]

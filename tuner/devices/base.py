@@ -56,8 +56,7 @@ class DeviceKind(ABC):
     otherwise the host only feeds it. ``own_memory``: it has memory of its own, which can be limited and measured.
     ``frameworks`` are those that can compute on it where they lack nothing.
     ``takes_turns``: several trials can be alive on it, of which one at a time computes, as was shown on the device
-    itself; ``ranks_take_turns``: also such as train in several processes.
-    ``rotates``: configs can be switched in one process there.
+    itself. ``rotates``: configs can be switched in one process there.
     """
 
     name: str
@@ -65,7 +64,6 @@ class DeviceKind(ABC):
     is_host: bool = False
     own_memory: bool = False
     takes_turns: bool = False
-    ranks_take_turns: bool = False
     rotates: bool = True
     frameworks: tuple[str, ...] = NAMES
 
@@ -98,6 +96,10 @@ class DeviceKind(ABC):
     def compile_cache(self, folder: Path) -> Mapping[str, str]:
         """Variables by which compilers for this kind keep their output below the folder, and take none of elsewhere."""
         return {}
+
+    def may_fork(self, framework: str) -> bool:
+        """Whether a trial may be forked from a process that has imported the framework, and not used it yet."""
+        return self.is_host
 
     def label_in_child(self, device: Device) -> str:
         """The device's label in a process with ``environment``."""

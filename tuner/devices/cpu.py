@@ -24,7 +24,6 @@ class CpuKind(DeviceKind):
     name = "cpu"
     is_host = True
     takes_turns = True
-    ranks_take_turns = True
 
     def find(self) -> list[Device]:
         """The one processor."""

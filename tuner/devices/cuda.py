@@ -15,7 +15,7 @@ from typing import Any
 
 from tuner.devices.base import DeviceKind, DeviceReader, NoReader
 from tuner.devices.cuda_reader import CardReader
-from tuner.devices.frameworks import Framework, Lack, lack_for_cuda
+from tuner.devices.frameworks import TORCH, Framework, Lack, lack_for_cuda
 from tuner.devices.host import read_text
 from tuner.devices.nvml import card_number, joules, nvml_handle, nvml_session, slices, text_of, used_bytes
 from tuner.model import Device
@@ -83,6 +83,10 @@ class CudaKind(DeviceKind):
         if number is not None:
             return {_VISIBLE: str(number), _ORDER: "PCI_BUS_ID"}
         return {_VISIBLE: device.uuid if device.uuid.startswith(("GPU-", "MIG-")) else str(device.index)}
+
+    def may_fork(self, framework: str) -> bool:
+        """PyTorch meets a card with the first operation on one, and not with its import. The others weren't tried."""
+        return framework == TORCH
 
     def label_in_child(self, device: Device) -> str:
         """The child sees exactly one card, whichever it is: always its first."""

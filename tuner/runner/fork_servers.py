@@ -63,7 +63,7 @@ def may_fork(request: TrialRequest) -> bool:
     return (
         not request.plain and request.ranks == 1
         and request.knowledge.framework in FRAMEWORKS
-        and not AT_THE_START & set(request.config) and kind_of(request.device).is_host
+        and not AT_THE_START & set(request.config) and kind_of(request.device).may_fork(request.knowledge.framework)
         and bool(request.script.path) and not request.script.module
     )  # fmt: skip
 

@@ -61,10 +61,8 @@ class TrialExecutor:
         self._without_reference = 0
         self.rotates = runner.rotates and plan.ranks == 1 and kind_of(plan.device).rotates
         """Whether configs can take turns in one process."""
-        kind = kind_of(plan.device)
-        by = "" if plan.ranks == 1 else "by several ranks "
-        takes_turns = runner.takes_turns and (kind.ranks_take_turns if by else kind.takes_turns)
-        self.obstacle = "" if takes_turns else f"no turns are taken {by}on {plan.device.kind}"
+        takes_turns = runner.takes_turns and kind_of(plan.device).takes_turns
+        self.obstacle = "" if takes_turns else f"no turns are taken on {plan.device.kind}"
 
     def execute(
         self,

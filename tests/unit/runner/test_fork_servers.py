@@ -19,6 +19,8 @@ from tuner.runner.fork_server import ServerFault, ServerRefusal, Start
 from tuner.runner.fork_servers import SERVERS, WORTH_ANOTHER, ForkServers, Launch, may_fork
 from tuner.runner.request import TrialRequest
 
+CARD = Device("cuda", 0, "card", "", 0)
+
 
 class MadeUpServer:
     """A server that is never started."""
@@ -74,12 +76,13 @@ def ready(servers: ForkServers, request: TrialRequest, **environment: str) -> An
 
 
 def test_only_what_a_server_can_have_imported_for_is_forked(request_: TrialRequest) -> None:
-    assert may_fork(request_) and may_fork(replace(request_, seed=3))
+    assert may_fork(request_) and may_fork(replace(request_, seed=3)) and may_fork(replace(request_, device=CARD))
     assert may_fork(replace(request_, knowledge=KNOWN_OF_KERAS, config=Config({"inter_op_threads": 2})))
     script = request_.script
     for field in (
         {"plain": True}, {"knowledge": Knowledge()}, {"config": {"threads": 2}},
-        {"knowledge": Knowledge(framework="jax")}, {"device": Device("cuda", 0, "card", "", 0)},
+        {"knowledge": Knowledge(framework="jax")}, {"device": Device("tpu", 0, "chip", "", 0)},
+        {"device": CARD, "knowledge": KNOWN_OF_KERAS},
         {"script": replace(script, path="", module="package.train")}, {"script": Script("", ())},
     ):  # fmt: skip
         assert not may_fork(replace(request_, **field)), field
