@@ -28,7 +28,7 @@ GROWS = """
         return own_bytes([os.getpid()]) if memory is None else memory.allocated
     def put(mebibytes):
         start = torch.zeros(1).to(device.torch_type)
-        values = start + torch.ones(mebibytes << 18, device=start.device)
+        values = torch.ones(mebibytes << 18, device=start.device).add_(start)  # peaks hold what is added up aside
         if device.torch_type == "xla":
             torch_xla.sync()
         device.torch_synchronize(torch)

@@ -48,6 +48,7 @@ def trained(run_child: Callable[..., Any], write_script: Callable[..., Path]) ->
     return run
 
 
+@pytest.mark.timed  # alone on the card: what others take while it runs can't be told apart
 def test_memory_is_reported_and_formats_are_offered(trained: Callable[..., Any]) -> None:
     ran = trained()
     memory = ran.of("memory")[-1]
@@ -134,7 +135,7 @@ def test_checkpointing_spares_the_cards_memory_and_draws_the_same(
     run_child: Callable[..., Any], write_script: Callable[..., Path]
 ) -> None:
     script = write_script(REPEATS)
-    screen = {"until_samples": 40 * 4096.0, "warmup_s": 0.0}
+    screen = {"until_samples": 40 * 4096.0, "warmup_s": 0.0, "block_s": 0.0}  # losses of the same steps
     plain, spared = (
         run_child(script, config, device="cuda:0", seed=3, window=screen) for config in ({}, {"checkpointing": True})
     )

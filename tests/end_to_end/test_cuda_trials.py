@@ -46,9 +46,6 @@ LOOP = """
             optimizer.step()
             steps += 1
 """
-PRINTS = LOOP.replace("import torch\n", "import os; os.environ['CUBLAS_WORKSPACE_CONFIG'] = ':4096:8'; import torch\n")
-PRINTS = PRINTS.replace("torch.manual_seed(0)", "torch.manual_seed(0); torch.use_deterministic_algorithms(True)")
-PRINTS = PRINTS.replace("steps += 1", "steps += 1; print(float(loss).hex())")
 Write = Callable[..., Path]
 
 
@@ -72,10 +69,6 @@ def run(request: TrialRequest) -> Outcome:
 
 def told(outcome: Outcome) -> str:
     return f"{outcome.kind}: {outcome.detail} {outcome.traceback_text}"
-
-
-def losses(folder: Path) -> list[str]:
-    return [line for line in (folder / "log.txt").read_text().splitlines() if line.startswith(("0x", "-0x"))]
 
 
 # Several at once
@@ -130,17 +123,6 @@ def test_what_is_compiled_in_a_rotation_runs_in_its_turns(tmp_path: Path, write_
     of_no_fault(rotated(tmp_path / "trial", write_script(LOOP), *configs))
 
 
-def test_a_rotation_of_loaders_trains_bit_for_bit_as_the_script_does(tmp_path: Path, write_script: Write) -> None:
-    script = write_script(PRINTS)
-    configs = (Config(pin_memory=True), Config(num_workers=1, pin_memory=True), Config(optimizer="foreach"))
-    of_no_fault(rotated(tmp_path / "rotation", script, *configs))
-    alone = run(request_for(tmp_path / "alone", script, window=replace(SHORT, min_s=4.0, max_s=4.0)))
-    assert alone.complete, told(alone)
-    ours, expected = losses(tmp_path / "rotation"), losses(tmp_path / "alone")
-    both = min(len(ours), len(expected))
-    assert both > 100 and ours[:both] == expected[:both]
-
-
 # CUDA graphs
 
 
@@ -166,8 +148,8 @@ def test_a_model_that_the_script_captures_is_left_alone(tmp_path: Path, write_sc
     assert plain.complete, told(plain)
     assert plain.measurement is not None and plain.measurement.unit == "samples"
     outcome = rotated(tmp_path / "rotation", script, Config(compile="default"), Config(optimizer="fused"))
-    assert outcome.kind is OutcomeKind.COMPLETE, told(outcome)
-    assert not outcome.rotation or "CUDA graph" in str(outcome.detail) or any(e.fault for e in outcome.rotation)
+    assert outcome.kind is OutcomeKind.INFEASIBLE, told(outcome)
+    assert "no rotation: it replays CUDA graphs" in outcome.detail
 
 
 CAPTURES_STEP = """

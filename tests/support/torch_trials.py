@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -41,7 +42,9 @@ def begin() -> Iterator[Callable[..., Trial]]:
         for cls, step in zip(classes, steps, strict=True):
             cls.step = step
         if "torch._dynamo.utils" in sys.modules:
-            torch._dynamo.reset()
+            with warnings.catch_warnings():  # 2.11 imports there what it deprecates
+                warnings.simplefilter("ignore", DeprecationWarning)
+                torch._dynamo.reset()
             sys.modules["torch._dynamo.utils"].counters.clear()  # of all that this process compiled
 
     def start(
