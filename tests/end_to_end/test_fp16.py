@@ -12,7 +12,6 @@ import torch
 from support.torch_trials import begin
 from torch.nn.utils import clip_grad
 
-from tuner.child import devices
 
 __all__ = ["begin"]
 
@@ -55,8 +54,7 @@ def test_fp16_scales_clips_and_skips_as_by_hand(begin: Begin, device: str) -> No
     batches = [(torch.randn(8, 5, device=device), torch.randn(8, 1, device=device)) for _ in range(6)]
     batches[2][1][0] = 1e6  # its gradient overflows: the step must be skipped
     by_hand, skipped = _scaled_by_hand(device, batches)
-    trial = begin({"precision": "fp16"})
-    trial.session.device = devices.named(device)
+    trial = begin({"precision": "fp16"}, device=device)
     model, optimizer = _model()
     model.to(device)
     for x, y in batches:

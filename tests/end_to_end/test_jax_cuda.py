@@ -20,7 +20,7 @@ from tuner.model import Config, OutcomeKind, Script
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Limits, TrialRequest
 
-pytestmark = [pytest.mark.cuda, pytest.mark.jax_cuda]
+pytestmark = [pytest.mark.cuda, pytest.mark.jax_cuda, pytest.mark.timed]  # alone: JAX takes most of a card
 
 Run = Callable[..., Any]
 Write = Callable[..., Path]

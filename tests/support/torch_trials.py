@@ -49,11 +49,12 @@ def begin() -> Iterator[Callable[..., Trial]]:
 
     def start(
         config: dict[str, Any] | None = None, mode: str = "trial", seed: int | None = None,
-        rotation: Sequence[dict[str, Any]] = (), **knowledge: Any,
+        rotation: Sequence[dict[str, Any]] = (), device: str = "cpu", **knowledge: Any,
     ) -> Trial:  # fmt: skip
         clean()
         request: dict[str, Any] = {"rotation": list(rotation), "window": {**ENDLESS, "warmup_s": 1e9}}
-        return Trial(config or {}, knowledge, mode=mode, seed=seed, **(request if rotation else {}))
+        given = request if rotation else {}
+        return Trial(config or {}, knowledge, mode=mode, seed=seed, device=device, **given)
 
     yield start
     clean()

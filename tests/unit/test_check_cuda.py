@@ -35,6 +35,13 @@ sys.meta_path.insert(0, Lacking())
 """
 
 
+FILES = (
+    {"tests/end_to_end/test_cuda.py", "tests/end_to_end/test_fp16.py"},
+    {"tests/end_to_end/test_cuda.py", "tests/end_to_end/test_jax_cuda.py"},
+)
+"""Some of those whose tests run at once, and of those whose tests run alone."""
+
+
 def closure(requirements: list[str]) -> set[str]:
     """Names of the distributions that these requirements bring along."""
     found: set[str] = set()
@@ -67,14 +74,13 @@ def test_every_test_of_a_card_is_collected_where_nothing_but_its_requirements_is
     names = closure([*check_cuda.requirements(), "torch", "autotune-study"])
     assert "hypothesis" not in names and "pytest" in names and "torch" in names
     (tmp_path / "sitecustomize.py").write_text(ONLY.replace("ALLOWED_NAMES", repr(sorted(names))))
-    command = check_cuda.tests_command(Path(sys.executable), tmp_path / "tests.xml")
-    # Plugins are found by their entry points, which a package that can't be imported has here.
-    bare = [*command, "-p", "pytest_timeout"]
-    there, _ = collected(bare, PYTHONPATH=str(tmp_path), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
-    whole, output = collected(command)
-    assert there == whole, output
-    files = {test.partition("::")[0] for test in whole}
-    assert {"tests/end_to_end/test_cuda.py", "tests/end_to_end/test_fp16.py"} <= files
+    for command, files in zip(check_cuda.tests_commands(Path(sys.executable), tmp_path).values(), FILES, strict=True):
+        # Plugins are found by their entry points, which a package that can't be imported has here.
+        bare = [*command, "-p", "pytest_timeout", "-p", "xdist"]
+        there, _ = collected(bare, PYTHONPATH=str(tmp_path), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+        whole, output = collected(command)
+        assert there == whole, output
+        assert files <= {test.partition("::")[0] for test in whole}
 
 
 def test_no_mark_escapes_the_search_for_marked_files() -> None:
