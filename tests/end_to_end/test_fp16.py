@@ -12,7 +12,6 @@ import torch
 from support.torch_trials import begin
 from torch.nn.utils import clip_grad
 
-
 __all__ = ["begin"]
 
 
