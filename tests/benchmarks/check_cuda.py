@@ -211,7 +211,7 @@ def tests_commands(python: Path, folder: Path) -> dict[Path, list[str]]:
 
 
 def _tests(python: Path, folder: Path, seconds: float) -> dict[str, Any]:
-    """Outcome of each test marked "cuda"; ``failed`` counts those that didn't pass, and as one a run that didn't end."""
+    """Outcome of each test marked "cuda"; ``failed`` counts those that didn't pass, a run that never ends as one."""
     ends, outcomes, tails, failed = time.monotonic() + seconds, dict[str, str](), list[str](), 0
     for report, command in tests_commands(python, folder).items():
         left_s = max(1.0, ends - time.monotonic())

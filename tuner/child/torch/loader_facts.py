@@ -11,6 +11,7 @@ from .loader_places import LOADER_KNOBS, Loader
 from .parts import KNOB as ACCUMULATION
 
 NO_LOADER = "no DataLoader feeds the training steps"
+UNBOUND = f"{NO_LOADER}: where the loop makes its batches, bind their size, as in -- --batch-size={{batch_size}}"
 FETCHED_ONCE = "the loader is fetched once only: its batch is all the data"
 SHARED_OUT = "each worker makes batches of its own share of the data, whose last ones are short or dropped"
 LENGTHS_ALIKE = 1.01
@@ -70,6 +71,8 @@ class LoaderFacts:
         facts = self.session.facts
         if primary is None or primary.fetches <= 1:
             facts.left_out.update(dict.fromkeys(LOADER_KNOBS, NO_LOADER if primary is None else FETCHED_ONCE))
+            if primary is None:
+                facts.left_out["batch_size"] = UNBOUND
             return
         if self.data_change():
             facts.left_out.update(dict.fromkeys((*LOADER_KNOBS, ACCUMULATION), DATA_CHANGE))
