@@ -92,8 +92,9 @@ study: env $(NEEDS)
 
 # What measures time or has a deadline ("timed") runs alone, behind all that doesn't. That shares the cores, with mypy, too:
 # a thread that waits mustn't keep one busy meanwhile, and nothing computes in several. What fails in either phase is run
-# once more, alone, as CPython's own test runner does: it has failed if it fails then. However often a process of tests
-# crashes, another one goes on with what it has left.
+# once more, alone, as CPython's own test runner does: it has failed if it fails then, and the values that an assertion
+# compared are said then, too: to make four processes say them takes each 15 s of a core, for all files. However often a
+# process of tests crashes, another one goes on with what it has left.
 UNTIMED = -m "not slow and not timed"
 IN_PARALLEL = --max-worker-restart 10000 -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(UNTIMED)
 BESIDE_OTHERS = OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1
@@ -102,7 +103,7 @@ ALONE = --last-failed --last-failed-no-failures none
 TIMED = -m "timed and not slow" $(sort $(shell grep -rl --include='test_*.py' 'mark\.timed' tests))
 test: lint
 	@$(BIN)/mypy > $(VENV)/types.txt 2>&1 & types=$$!; \
-	$(BESIDE_OTHERS) $(PYTEST) $(IN_PARALLEL) || { test $$? = 1 && $(PYTEST) $(ALONE) $(UNTIMED); }; tests=$$?; \
+	$(BESIDE_OTHERS) $(PYTEST) --assert=plain $(IN_PARALLEL) || { test $$? = 1 && $(PYTEST) $(ALONE) $(UNTIMED); }; tests=$$?; \
 	wait $$types; types=$$?; cat $(VENV)/types.txt; test $$tests = 0 && test $$types = 0
 	$(PYTEST) $(TIMED) || { test $$? = 1 && $(PYTEST) $(ALONE) $(TIMED); }
 

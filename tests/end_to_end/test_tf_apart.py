@@ -3,16 +3,11 @@
 # mypy: disable-error-code="untyped-decorator, name-defined, misc"
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import tensorflow as tf
-
+from support.tf_here import tf
 from support.tf_networks import Net, batches
 from support.tf_trials import begin
 

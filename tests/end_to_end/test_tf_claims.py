@@ -4,16 +4,11 @@
 from __future__ import annotations
 
 import gc
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import tensorflow as tf
-
+from support.tf_here import tf
 from support.tf_networks import Gan, Net, batches
 from support.tf_trials import begin
 
@@ -101,23 +96,26 @@ def test_products_are_counted_by_dtype_in_nested_functions(begin: Begin) -> None
     assert set(trial.end()["products"]) == {"float32"}
 
 
-class Module(tf.Module):
-    """A step as a method, as tutorials write it."""
+def module_of(net: Net) -> Any:
+    """A module whose step is a method, as tutorials write it."""
 
-    def __init__(self, net: Net) -> None:
-        super().__init__()
-        self.net = net
+    class Module(tf.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net
 
-    @tf.function
-    def step(self, x: Any, y: Any) -> Any:
-        return self.net.step(x, y)
+        @tf.function
+        def step(self, x: Any, y: Any) -> Any:
+            return self.net.step(x, y)
+
+    return Module()
 
 
 @pytest.mark.parametrize("method", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_xla_by_promotion_is_verified(begin: Begin, method: bool) -> None:
     trial = begin({"jit_compile": True})
     net = Net()
-    module = Module(net)
+    module = module_of(net)
     step = module.step if method else tf.function(net.step)
     before = trial.loops.activity()
     for x, y in batches(10).repeat(2):

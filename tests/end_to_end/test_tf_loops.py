@@ -4,17 +4,12 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import tensorflow as tf
-
 from support.in_process import ENDLESS
+from support.tf_here import tf
 from support.tf_networks import SAMPLES, Gan, Net, batches
 from support.tf_trials import begin
 

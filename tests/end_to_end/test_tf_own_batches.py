@@ -3,18 +3,13 @@
 # mypy: disable-error-code="untyped-decorator, name-defined, misc"
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import tensorflow as tf
-
 import numpy
+import pytest
+from support.tf_here import tf
 from support.tf_networks import Gan, Net
 from support.tf_trials import begin
 

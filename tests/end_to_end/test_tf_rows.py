@@ -3,16 +3,11 @@
 # mypy: disable-error-code="untyped-decorator, name-defined, misc"
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import tensorflow as tf
-
+from support.tf_here import tf
 from support.tf_networks import Net, batches
 from support.tf_trials import begin
 
@@ -26,8 +21,10 @@ Begin = Callable[..., Any]
 
 def watched(begin: Begin) -> Any:
     """A trial that sees how datasets are made."""
+    import tensorflow
+
     trial = begin()
-    datasets = DatasetWatch(trial.session, tf)
+    datasets = DatasetWatch(trial.session, tensorflow)
     datasets.install()
     trial.loops.iterations.datasets = datasets
     return trial

@@ -4,16 +4,11 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import tensorflow as tf
-
+from support.tf_here import tf
 from support.tf_trials import begin
 
 from tuner.child.session import StopTrial
@@ -23,10 +18,10 @@ __all__ = ["begin"]
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 Begin = Callable[..., Any]
-v1 = tf.compat.v1
 
 
 def graph_run(runs: int, each: Callable[[int], object] = lambda step: None, *, trains: bool = True) -> None:
+    v1 = tf.compat.v1
     with tf.Graph().as_default(), v1.Session() as session:
         weight = v1.get_variable("w", [4])
         loss = tf.reduce_sum(weight**2)
@@ -38,8 +33,10 @@ def graph_run(runs: int, each: Callable[[int], object] = lambda step: None, *, t
 
 
 def watched(begin: Begin, deadline_s: float) -> tuple[Any, SessionWatch]:
+    import tensorflow
+
     trial = begin(request={"deadline_s": deadline_s})
-    watch = SessionWatch(trial.session, tf)
+    watch = SessionWatch(trial.session, tensorflow)
     watch.install()
     return trial, watch
 
@@ -75,6 +72,6 @@ def test_no_trial_waits_for_its_time_limit(begin: Begin, trains: bool) -> None:
 def test_eager_training_has_no_session(begin: Begin) -> None:
     _, watch = watched(begin, 600.0)
     weight = tf.Variable([1.0])
-    v1.train.GradientDescentOptimizer(0.1).minimize(lambda: weight**2, var_list=[weight])
+    tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(lambda: weight**2, var_list=[weight])
     watch.script_ended()
     assert not watch.session.recorder.of("failure")  # type: ignore[attr-defined]  # the tests' own

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
-import tensorflow as tf
+from support.tf_here import keras, tf
 
 SAMPLES = 50
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
-from transformers.modeling_outputs import BaseModelOutput
 
 from tuner.child.torch.outputs import with_tensors
 
@@ -61,6 +60,13 @@ def _leaves(value: Any) -> list[Any]:
     return []
 
 
+def of_transformers() -> Any:
+    """Imported here: the library takes a second, in every process that collects this file."""
+    from transformers.modeling_outputs import BaseModelOutput
+
+    return BaseModelOutput(last_hidden_state=T, hidden_states=(T, T))
+
+
 VALUES: dict[str, Callable[[], Any]] = {
     "a tuple": lambda: (T, None, 3),
     "a list": lambda: [T, "text"],
@@ -75,7 +81,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "another mapping": lambda: UserDict(one=T),
     "a dataclass": lambda: Output(T),
     "a frozen one": lambda: Frozen({"one": T}),
-    "transformers' output": lambda: BaseModelOutput(last_hidden_state=T, hidden_states=(T, T)),
+    "transformers' output": of_transformers,
 }  # fmt: skip
 
 
