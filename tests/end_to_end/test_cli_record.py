@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from support.command import SCRIPT, Place
+from support.command import SCRIPT, WITH_SHORT_WINDOWS, Place
 
 from tuner.model import Config, Trial
 from tuner.runner.grid_replay import GridReplay
@@ -42,7 +42,7 @@ class Recorded:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    place = Place(tmp_path_factory.mktemp("record"))
+    place = Place(tmp_path_factory.mktemp("record"), WITH_SHORT_WINDOWS)
     place.write(SCRIPT, "train.py")
     first = place.start(*RECORD)
     folder = place.folder / "study"

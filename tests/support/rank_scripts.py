@@ -96,28 +96,43 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from support.torch_trials import Trial
 
-rank, folder, cases = int(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
+folder, cases = sys.argv[1], json.loads(sys.argv[2])
+whole = torch.compile
+
+def as_it_is(function, mode="", **how):
+    return whole(function, backend="aot_eager", **how)
+
+torch.compile = as_it_is  # a compiler of C++ would take most of the time
 
 #TRAIN
 
-for number, (config, knowledge) in enumerate(cases):
-    if not os.fork():
-        try:
-            trial = Trial(config, knowledge)
-            joined = f"file://{folder}/joined-{number}"
-            dist.init_process_group("gloo", init_method=joined, rank=rank, world_size=2)
-            told = train(rank)
-            trial.end()
-            told |= {"evidence": {r["knob"]: r["evidence"] for r in trial.log.of("knob")}}
-            with open(f"{folder}/told-{number}-{rank}.json", "w") as stream:
-                json.dump(told, stream)
-            dist.destroy_process_group()
-        except BaseException:
-            import traceback
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.wait()[1]) == 0, config
+def run(number, rank):
+    config, knowledge = cases[number]
+    trial = Trial(config, knowledge)
+    joined = f"file://{folder}/joined-{number}"
+    dist.init_process_group("gloo", init_method=joined, rank=rank, world_size=2)
+    told = train(rank)
+    trial.end()
+    told |= {"evidence": {r["knob"]: r["evidence"] for r in trial.log.of("knob")}}
+    with open(f"{folder}/told-{number}-{rank}.json", "w") as stream:
+        json.dump(told, stream)
+    dist.destroy_process_group()
+
+def forked(number, rank):
+    if pid := os.fork():
+        return pid
+    try:
+        run(number, rank)
+    except BaseException:
+        import traceback
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+for number in range(len(cases)):
+    ranks = [forked(number, rank) for rank in (0, 1)]
+    ended = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
+    assert ended == [0, 0], cases[number]
 """
 
 
@@ -131,22 +146,21 @@ def trained_by(
     folder: Path, train: str, cases: Sequence[tuple[dict[str, Any], dict[str, Any]]]
 ) -> list[list[dict[str, Any]]]:
     """What the function ``train(rank)`` told in each of two ranks, with each case's config and knowledge, and each
-    knob's evidence. The ranks have imported PyTorch once for all cases, each of which is forked off.
+    knob's evidence. PyTorch is imported once for all cases, the ranks of each of which are forked off.
     """
     program = folder / "ranks.py"
     program.write_text(FORKING.replace("#TRAIN", train))
     paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    with contextlib.ExitStack() as stack:
-        ranks = []
-        for rank in ("0", "1"):
-            log = stack.enter_context((folder / f"rank-{rank}.txt").open("w"))
-            command = [sys.executable, str(program), rank, str(folder), json.dumps(cases)]
-            started = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-            ranks.append(stack.enter_context(started))
-            stack.callback(_kill_group, started.pid)
-        ended = [rank.wait(timeout=120) for rank in ranks]
-    assert ended == [0, 0], "\n".join((folder / f"rank-{rank}.txt").read_text() for rank in (0, 1))
+    command = [sys.executable, str(program), str(folder), json.dumps(cases)]
+    with (log := folder / "ranks.txt").open("w") as stream, subprocess.Popen(
+        command, env=environment, stdout=stream, stderr=stream, start_new_session=True
+    ) as ranks:
+        try:
+            ended = ranks.wait(timeout=240)
+        finally:
+            _kill_group(ranks.pid)
+    assert ended == 0, log.read_text()
     return [
         [json.loads((folder / f"told-{number}-{rank}.json").read_text()) for rank in (0, 1)]
         for number in range(len(cases))
