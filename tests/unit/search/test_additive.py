@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -233,9 +234,20 @@ def test_with_the_model_few_trials_fail_and_none_is_run_twice(seed: int) -> None
 
 @pytest.fixture(scope="module")
 def searched() -> tuple[Loop, list[Trial]]:
-    """A search of 200 trials beside the baseline."""
-    loop = Loop(1)
-    return loop, play(Chain(StructuredSampler(), AdditiveSampler(1)), loop, 200).trials
+    """A search of 200 trials beside the baseline; most of the later ones are neighbours of what it proposed."""
+    loop, chance, sampler = Loop(1), random.Random(1), Chain(StructuredSampler(), AdditiveSampler(1))
+    found = {trial.config: trial for trial in play(sampler, loop, 40).trials}
+    axes = loop.space.axes
+    while len(found) <= 200:
+        proposal = sampler.propose(History(loop.space, loop.objective, list(found.values())))
+        assert proposal is not None
+        indices = loop.space.indices_of(proposal.config)
+        changed = [(axis.knob.name, chance.randrange(len(axis.values))) for axis in chance.choices(axes, k=6)]
+        around = [loop.space.config_of({**indices, name: index}) for name, index in changed]
+        for config in dict.fromkeys([proposal.config, *filter(loop.truth, around)]):
+            if config not in found:
+                found[config] = Trial(len(found), Phase.SEARCH, config, "", loop.outcome(config))
+    return loop, list(found.values())
 
 
 def least_s(work: Callable[[], object]) -> float:
