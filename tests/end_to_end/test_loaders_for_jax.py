@@ -171,7 +171,7 @@ LOOPS = {
 @pytest.mark.parametrize("kind", ["as_numpy_iterator", pytest.param("by itself", marks=pytest.mark.slow)])
 def test_the_wait_for_tf_data_and_its_knobs(kind: str, run_child: Run, write_script: Write) -> None:
     loop, x, y = LOOPS[kind]
-    text = TF_DATA.replace("LOOP", loop).replace("X_", x).replace("Y_", y).replace("WORK", "300")
+    text = TF_DATA.replace("LOOP", loop).replace("X_", x).replace("Y_", y).replace("WORK", "60")
     script = write_script(text)
     ran = run_child(script, window=WHOLE)
     assert ran.returncode == 0, ran.output

@@ -69,6 +69,7 @@ def test_what_a_model_computes_may_be_turned(straggling: tuple[Outcome, Path]) -
     assert not {"compile", "grad_accumulation", "checkpointing"} & {*straggling[0].knowledge.left_out}
 
 
+@pytest.mark.timed  # the same run
 def test_ranks_that_exchange_gradients_are_not_said_to_exchange_nothing(straggling: tuple[Outcome, Path]) -> None:
     assert not [remark for remark in straggling[0].knowledge.remarks if EXCHANGE_NOTHING in remark]
 

@@ -79,10 +79,17 @@ def test_a_study_killed_again_and_again_loses_and_repeats_nothing(tmp_path: Path
     chance = random.Random(7)
     kept: tuple[Trial, ...] = ()
     kills = 0
-    for attempt in range(40):
-        process = start(folder, "replay")
-        try:  # each is given more time, so that one comes to the end on a slow machine, too
-            output, _ = process.communicate(timeout=1.0 + chance.random() * 1.5 + attempt * 0.25)
+
+    def outcomes() -> int:
+        return len([*folder.glob("trials/*/outcome.json")])
+
+    for _ in range(40):
+        # At any moment within a trial, behind some more of them: so each comes farther, on a slow machine, too.
+        process, wanted, moment_s = start(folder, "replay"), outcomes() + chance.randint(2, 9), chance.random() * 0.05
+        while process.poll() is None and outcomes() < wanted:
+            time.sleep(0.01)
+        try:
+            output, _ = process.communicate(timeout=moment_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()

@@ -11,6 +11,7 @@ import pytest
 from tuner.analysis.proven import DEEPEST, Proof, proven_interval
 from tuner.analysis.stats import student_t_quantile
 
+SLOW = pytest.mark.slow
 LEVEL = 0.974
 """Of the first look of the first finals."""
 
@@ -23,7 +24,10 @@ def statistics(gains: np.ndarray) -> np.ndarray:
     return np.asarray(math.sqrt(gains.shape[1]) * gains.mean(axis=1) / gains.std(axis=1, ddof=1))
 
 
-@pytest.mark.parametrize(("rounds", "gain"), [(5, 0.02), (5, 0.05), (8, 0.3), (27, 0.01)])
+@pytest.mark.parametrize(
+    ("rounds", "gain"),
+    [(5, 0.02), pytest.param(5, 0.05, marks=SLOW), pytest.param(8, 0.3, marks=SLOW), (27, 0.01)],
+)
 def test_it_holds_the_truth_in_95_percent_of_what_is_proven(rounds: int, gain: float) -> None:
     gains = np.random.default_rng(3).normal(gain, 0.06, (12_000, rounds))
     proven = gains[statistics(gains) > needed(rounds)][:240]
@@ -46,7 +50,7 @@ def test_it_knows_that_a_first_look_had_proven_it() -> None:
     assert len(rows) == 240 and 0.91 <= held / len(rows) <= 0.985
 
 
-@pytest.mark.parametrize("rounds", [3, 4, 5])
+@pytest.mark.parametrize("rounds", [3, pytest.param(4, marks=SLOW), pytest.param(5, marks=SLOW)])
 def test_it_knows_that_the_first_look_proved_it_where_no_calm_round_followed(rounds: int) -> None:
     """The rounds that were added were disturbed: these have proven it by the first look's rule alone."""
     level = 1 - (1 - LEVEL) / 10
@@ -58,7 +62,9 @@ def test_it_knows_that_the_first_look_proved_it_where_no_calm_round_followed(rou
     assert sum(each.low <= 0.1 <= each.high for each in found) / len(rows) >= 0.91
 
 
-@pytest.mark.parametrize(("rounds", "share"), [(3, 0.25), (4, 0.25), (5, 0.1)])
+@pytest.mark.parametrize(
+    ("rounds", "share"), [(3, 0.25), pytest.param(4, 0.25, marks=SLOW), pytest.param(5, 0.1, marks=SLOW)]
+)
 def test_it_holds_where_a_proof_asks_for_much(rounds: int, share: float) -> None:
     """Of several candidates, or in later finals, only the luckiest rounds prove a gain of 2%."""
     level = 1 - (1 - LEVEL) * share
