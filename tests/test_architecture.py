@@ -88,14 +88,17 @@ FRAMEWORKS = frozenset({"torch", "tensorflow", "keras", "jax", "lightning", "pyt
 UNWANTED = frozenset({"util", "helper", "manager", "common", "misc"})
 
 
-def _imports(tree: ast.Module, *, module_level: bool = False) -> Iterator[str]:
+@cache
+def _imports(tree: ast.Module, *, module_level: bool = False) -> tuple[str, ...]:
     """Dotted names of what is imported; ``from a import b`` counts as ``a.b``, relative ones begin with a dot."""
+    found: list[str] = []
     for node in _at_module_level(tree) if module_level else ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             start = "." * node.level + (f"{node.module}." if node.module else "")
-            yield from (f"{start}{alias.name}" for alias in node.names)
+            found += (f"{start}{alias.name}" for alias in node.names)
+    return tuple(found)
 
 
 def _at_module_level(tree: ast.Module) -> Iterator[ast.AST]:
