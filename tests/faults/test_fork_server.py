@@ -89,6 +89,7 @@ def test_a_server_that_hangs_is_killed_and_the_trial_starts_fresh(
     runner: ProcessRunner, tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fork_server, "FORK_PATIENCE_S", 3.0)
+    monkeypatch.setattr("tuner.runner.fork_servers.SERVERS", 1)
     names = itertools.count()
     for _ in (1, 2):
         assert run(runner, request := asked(tmp_path / str(next(names)), script, fresh=False)).complete
@@ -141,7 +142,7 @@ def test_whoever_is_killed_during_a_trial_nothing_stays(
     while (child := pid_of(request.folder)) is None and time.monotonic() < deadline:
         time.sleep(0.01)
     assert child is not None
-    server = server_of(runner)
+    server = server_of(runner, 0)
     guard = next(pid for pid in descendants(server) if child in descendants(pid))
     while len(descendants(guard)) < 3 and time.monotonic() < deadline:
         time.sleep(0.05)

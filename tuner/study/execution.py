@@ -197,11 +197,15 @@ class TrialExecutor:
                 shutil.rmtree(cache, ignore_errors=True)
 
     def _beside(self, request: TrialRequest, race: Race) -> list[Outcome]:
-        """One run, by turns with the script as written; by itself where that gives no evidence."""
+        """One run, by turns with the script as written; by itself where that gives no evidence.
+
+        The script as written is warmed up for no longer than the trial: the two begin alike.
+        """
+        window = replace(self._plan.window, warmup_s=min(self._plan.window.warmup_s, WARMUP_S))
         written = replace(
             request, folder=self._plan.folder / STANDING, config=BASELINE, seed=None, script=replace(
                 request.script, argv=render(self._plan.script.argv, request.knowledge.given(BASELINE))
-            ), window=self._plan.window, compile_cache=self._plan.folder / COMPILE_CACHE, ends_by=math.inf,
+            ), window=window, compile_cache=self._plan.folder / COMPILE_CACHE, ends_by=math.inf,
             standing=True,
         )  # fmt: skip
         found = self._not_killed([request], lambda: self._runner.run_beside(request, written, self._stop, race))

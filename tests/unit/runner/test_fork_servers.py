@@ -98,7 +98,7 @@ def test_trials_take_turns_with_the_servers(
 
     servers = ForkServers()
     few = WORTH_ANOTHER
-    assert [started() for _ in range(SERVERS * few)] == [1] * few + [2] * few + [3] * few
+    assert [started() for _ in range(SERVERS * few)] == [1, 2] * few + [3] * few
     assert [started() for _ in range(2 * SERVERS)] == [1, 2, 3, 1, 2, 3]
     assert ready(servers, request_).spared_s == 1.0, "the quickest tells what imports take"
     servers.alive[0].is_free = servers.alive[1].is_free = False  # type: ignore[misc]
@@ -117,16 +117,17 @@ def test_what_starts_fresh_has_a_server_for_itself_or_none(
     assert ready(servers, fresh) is None, "off one that was loaded for the search"
     other = replace(fresh, config=Config({"precision": "bf16"}))
     servers.load_for_each([launch_of(fresh), launch_of(other)], threading.Event())
+    loaded = server.made
     first = ready(servers, fresh)
-    assert first.server == 2 and first.start(tmp_path, {}, ()) is not None
+    assert first.server == loaded - 1 and first.start(tmp_path, {}, ()) is not None
     assert servers.start_unlike
     second = ready(servers, other)
-    assert second.server == 3 and second.start(tmp_path, {}, ()) is not None
+    assert second.server == loaded and second.start(tmp_path, {}, ()) is not None
     assert not servers.start_unlike
     assert ready(servers, fresh) is None, "each of them has begun its one trial"
     servers.close()
     assert ready(servers, fresh) is None
-    assert server.made == 3
+    assert server.made == loaded
 
 
 @pytest.mark.parametrize("environment", [{"OMP_NUM_THREADS": "1"}, {}])
@@ -152,13 +153,17 @@ def test_one_server_that_isnt_ready_leaves_all_to_start_fresh(
     assert ready(servers, fresh) is not None
 
 
-def test_another_server_is_started_where_the_first_one_has_a_living_trial(
-    server: type[MadeUpServer], request_: TrialRequest
+@pytest.mark.parametrize("cores", [1, 2])
+def test_another_server_is_ready_or_started_where_the_first_one_has_a_living_trial(
+    server: type[MadeUpServer], request_: TrialRequest, monkeypatch: pytest.MonkeyPatch, cores: int
 ) -> None:
+    """The second one is loaded beside the first where a core is left for it, so that nobody waits for it later."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(cores)))
     servers = ForkServers()
     assert ready(servers, request_).server == ready(servers, request_).server == 1
+    assert server.made == cores
     servers.alive[0].is_free = False  # type: ignore[misc]
-    assert ready(servers, request_).server == 2
+    assert ready(servers, request_).server == server.made == 2
 
 
 def test_what_differs_from_a_servers_world_starts_fresh(

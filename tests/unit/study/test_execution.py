@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from support import worlds
 
+from tuner.analysis.race import Race
 from tuner.child.records import Window
 from tuner.child.unison import RANKS_APART
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Ratio, Rotated, Trial
-from tuner.runner.request import Runner, TrialRequest
-from tuner.study.execution import TrialExecutor
+from tuner.runner.request import ByTurns, Runner, TrialRequest
+from tuner.study.execution import TrialExecutor, window_of
+from tuner.study.lengths import WARMUP_S
 
 
 def disturbed(rate: float) -> Outcome:
@@ -229,3 +231,23 @@ def test_a_cold_start_that_was_disturbed_is_measured_again(tmp_path: Path) -> No
     assert sorted(path.name for path in (tmp_path / "trials").iterdir()) == [
         "0001", "0001.disturbed", "0002", "0002.disturbed",
     ]  # fmt: skip
+
+
+def test_the_script_as_written_is_warmed_up_beside_a_trial_for_as_long_as_that(tmp_path: Path) -> None:
+    """It is held until the trial is there, and then both begin alike; its start is the study's time as well."""
+    asked: list[Window] = []
+
+    class Beside(ByTurnsInTurn):
+        def run_beside(
+            self, request: TrialRequest, written: TrialRequest, stop: threading.Event, race: Race
+        ) -> ByTurns:
+            asked.extend([request.window, written.window])
+            return ByTurns((self.run(request, stop),))
+
+    plan = worlds.plan(tmp_path)
+    executor = TrialExecutor(plan, Beside(*[worlds.measured(500)] * 2), stop=threading.Event(), note=lambda text: None)
+    executor.obstacle = ""
+    trial = Trial(7, Phase.SEARCH, Config(workers=4))
+    window = window_of(trial, plan, None, by_turns=True)
+    assert executor.execute(trial, Knowledge(), window, time_for=lambda seconds: True, race=Race()).complete
+    assert asked[0].warmup_s == asked[1].warmup_s == WARMUP_S < plan.window.warmup_s
