@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tuner.analysis.stats import Interval
-from tuner.analysis.turns import Turn, gain_interval
+from tuner.analysis.turns import Scatter, Turn, gain_interval, log_ratio
 
 LOOKS = (4, 6, 8, 11, 15, 20)
 """Pairs of turns after which a trial is looked at: each look more is a chance more to be wrong."""
@@ -27,27 +27,35 @@ PRECISE = 0.04
 
 @dataclass(frozen=True)
 class Race:
-    """What a trial runs against: ``best`` is the highest gain of the search so far, None where there is none."""
+    """What a trial runs against: ``best`` is the highest gain of the search so far, None where there is none.
+
+    ``scatter``: how pairs of turns scatter in the study's trials by now. Four or six pairs alone bound their own so
+    badly that hardly a loser of 0.7x can be told from the best.
+    """
 
     best: float | None = None
+    scatter: Scatter | None = None
 
     def is_settled(self, pairs: Sequence[tuple[Turn, Turn]], *, whole: bool) -> bool:
         """Whether more turns would change little. Never before the trial's window holds what it has to (``whole``).
 
         At each of ``LOOKS`` a trial is over that is sure to stay below the best one (all looks together err with 2% at
         most, by Bonferroni), whose gain is precise enough, or that is as sure to be the best one, and how fast is known
-        roughly: what comes after it says the rest.
+        roughly: what comes after it says the rest. The last pair of a loser is below the best as well: what trains
+        slowly at first comes up.
         """
         if not whole or len(pairs) not in LOOKS:
             return False
-        found = gain_interval(pairs)
+        found = self._gain(pairs)
         if found is None:
             return False
         half = (found.high - found.low) / 2
-        sure = gain_interval(pairs, 1 - 2 * _ERROR / len(LOOKS))
+        sure = self._gain(pairs, 1 - 2 * _ERROR / len(LOOKS))
         if self.best is not None and sure is not None:
             best = math.log(self.best)
-            if sure.high < best or (sure.low > best and half < ROUGH):
+            if sure.high < best and log_ratio(pairs[-1]) < best:
+                return True
+            if sure.low > best and half < ROUGH:
                 return True
         return half < PRECISE
 
@@ -56,7 +64,7 @@ class Race:
 
         It is asked once its window is over, and then after ``LOOKS_BEYOND``.
         """
-        found = gain_interval(pairs)
+        found = self._gain(pairs)
         return found is None or self._may_be_best(found, ROUGH)
 
     def says_little(self, pairs: Sequence[tuple[Turn, Turn]]) -> bool:
@@ -65,8 +73,11 @@ class Race:
         What is proven first goes by such trials, and its screen and finals take ten times as long as another window or
         two. False where turns were too disturbed to tell.
         """
-        found = gain_interval(pairs)
+        found = self._gain(pairs)
         return found is not None and self._may_be_best(found, VAGUE)
+
+    def _gain(self, pairs: Sequence[tuple[Turn, Turn]], confidence: float = 0.95) -> Interval | None:
+        return gain_interval(pairs, confidence, self.scatter)
 
     def _may_be_best(self, found: Interval, half: float) -> bool:
         return found.high >= math.log(self.best or 1.0) and (found.high - found.low) / 2 > half

@@ -76,16 +76,8 @@ def rate_interval(samples: Sequence[float], seconds: Sequence[float], confidence
     reach = _upper_tail(confidence)
     if len(amounts) < 2 or estimate == 0:
         return Interval(estimate, 0.0, math.inf)
-    error, degrees = _mean_error((amounts - estimate * times) / amounts.mean())
+    error, degrees = mean_error((amounts - estimate * times) / amounts.mean())
     return _from_log(estimate, student_t_quantile(reach, degrees) * error)
-
-
-def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """The mean of two or more consecutive readings, with the t interval of ``rate_interval``. Raises as ``trend``."""
-    series = _finite(values)
-    mean, (error, degrees) = float(series.mean()), _mean_error(series)
-    half = student_t_quantile(_upper_tail(confidence), degrees) * error
-    return Interval(mean, mean - half, mean + half)
 
 
 def mean_ratio_interval(baseline: Sequence[float], candidate: Sequence[float], confidence: float = 0.95) -> Interval:
@@ -138,7 +130,7 @@ def trend(values: Sequence[float]) -> Trend:
     rho = _autocorrelation(residuals, bias=(2.0, 4.0))
     error = math.sqrt(total / (n - 2) / squares * (1 + rho) / (1 - rho))
     statistic = abs(slope) / error
-    return Trend(relative, 2 * student_t_cdf(-statistic, _degrees(n, rho, fitted=2)))
+    return Trend(relative, 2 * student_t_cdf(-statistic, degrees_of(n, rho, fitted=2)))
 
 
 def is_steady(values: Sequence[float], *, significance: float = 0.05, tolerance: float = 0.01) -> bool:
@@ -330,7 +322,7 @@ def _incomplete_beta(x: float, a: float, b: float) -> float:
     return front * fraction
 
 
-def _mean_error(residuals: Floats) -> tuple[float, float]:
+def mean_error(residuals: Floats) -> tuple[float, float]:
     """The standard error of an AR(1) series' mean, and its degrees of freedom; n >= 2."""
     n = len(residuals)
     centred = residuals - residuals.mean()
@@ -339,7 +331,7 @@ def _mean_error(residuals: Floats) -> tuple[float, float]:
     inflation = (1 + rho) / (1 - rho) - 2 * rho * (1 - rho**n) / (n * (1 - rho) ** 2)
     shown = max(1 - (inflation - 1) / (n - 1), 0.2)
     variance = float(centred @ centred) / (n - 1) * inflation / shown
-    return math.sqrt(variance / n), _degrees(n, rho, fitted=1)
+    return math.sqrt(variance / n), degrees_of(n, rho, fitted=1)
 
 
 def _autocorrelation(centred: Floats, bias: tuple[float, float]) -> float:
@@ -352,7 +344,7 @@ def _autocorrelation(centred: Floats, bias: tuple[float, float]) -> float:
     return min(max(rho, 0.0), _MAX_AUTOCORRELATION)
 
 
-def _degrees(n: int, rho: float, fitted: int) -> float:
+def degrees_of(n: int, rho: float, fitted: int) -> float:
     """Those of an estimated AR(1) long-run variance, 2 / var(log): var is 2/n + 4 (1+rho)/(n (1-rho))."""
     return min(max(n / (1 + 2 * (1 + rho) / (1 - rho)), 2.0), float(n - fitted))
 

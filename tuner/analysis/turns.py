@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby
+from statistics import median
 from typing import NamedTuple
 
-from tuner.analysis.stats import Interval, mean_interval, student_t_quantile
+import numpy as np
+
+from tuner.analysis.stats import Interval, degrees_of, mean_error, student_t_quantile
 from tuner.model import Measurement
 
 DISTURBED = 0.1
@@ -26,6 +29,10 @@ FOUR_OF_FIVE = 0.8416
 """The quantile of the standard normal distribution that four of five values stay below."""
 FEWEST_CALM = 4
 """With fewer calm pairs of turns than that, all count."""
+MOST_ALIKE = 4.0
+"""How alike trials of one study scatter, in degrees of freedom (Smyth, Stat. Appl. Genet. Mol. Biol. 3, 2004): those of
+eight studies on two shared cores did as with 5.5.
+"""
 
 
 class Turn(NamedTuple):
@@ -38,6 +45,15 @@ class Turn(NamedTuple):
     amount: float
     seconds: float
     lost: float = 0.0
+
+
+class Scatter(NamedTuple):
+    """How pairs of turns scatter in a study: the ``variance`` of the logarithms of their ratios, in the long run, and
+    the ``degrees`` of freedom with which that is known of one more trial.
+    """
+
+    variance: float
+    degrees: float
 
 
 def pairs_of_turns(own: Iterable[Turn], other: Iterable[Turn]) -> list[tuple[Turn, Turn]]:
@@ -105,8 +121,11 @@ def _least_share(turns: Sequence[Turn]) -> float:
     return min(turn.amount / min(mean, turn.seconds * rate) for turn in turns)
 
 
-def gain_interval(pairs: Sequence[tuple[Turn, Turn]], confidence: float = 0.95) -> Interval | None:
+def gain_interval(
+    pairs: Sequence[tuple[Turn, Turn]], confidence: float = 0.95, scatter: Scatter | None = None
+) -> Interval | None:
     """The logarithm of the ratio of the two rates, with its interval by the pairs of turns; None without two pairs.
+    ``scatter``: what other trials say of it, with which that of these pairs is drawn together (a moderated t).
 
     The estimate is that of all that was counted over all seconds: a stall at an epoch's end falls into single turns,
     and a mean of the turns' ratios would leave most of it out. So does the spread of their logarithms, which turns
@@ -116,9 +135,32 @@ def gain_interval(pairs: Sequence[tuple[Turn, Turn]], confidence: float = 0.95) 
         return None
     own, other = together([own for own, _ in pairs]), together([other for _, other in pairs])
     added = [_beyond_mean(mine, own) - _beyond_mean(theirs, other) for mine, theirs in pairs]
-    spread = mean_interval([len(pairs) * each for each in added], confidence)
-    estimate = log_ratio((own, other))
-    return Interval(estimate, estimate + spread.low - spread.estimate, estimate + spread.high - spread.estimate)
+    error, degrees = mean_error(len(pairs) * np.asarray(added, dtype=np.float64))
+    if scatter is not None:
+        squares = degrees * error**2 + scatter.degrees * scatter.variance / len(pairs)
+        degrees += scatter.degrees
+        error = math.sqrt(squares / degrees)
+    half, estimate = student_t_quantile((1 + confidence) / 2, degrees) * error, log_ratio((own, other))
+    return Interval(estimate, estimate - half, estimate + half)
+
+
+def scatter_of(measurements: Iterable[Measurement]) -> Scatter | None:
+    """How pairs of turns scatter by these trials; None where none of them took turns.
+
+    Their median: it is rather too large, since an interval also pays for turns that hang together, and one trial of a
+    loop that goes by fits and starts says nothing of the others.
+    """
+    variances, degrees = [], 0.0
+    for measurement in measurements:
+        reference = measurement.reference
+        if reference is None or reference.pairs < 2 or not 0 < reference.gain.low <= reference.gain.high < math.inf:
+            continue
+        known = degrees_of(reference.pairs, 0.0, fitted=1)
+        half = math.log(reference.gain.high / reference.gain.low) / 2
+        variances.append(reference.pairs * (half / student_t_quantile(0.975, known)) ** 2)
+        degrees += known
+    # Half of them: few trials may be alike by chance.
+    return Scatter(median(variances), min(MOST_ALIKE, degrees / 2)) if variances else None
 
 
 def _beyond_mean(turn: Turn, every: Turn) -> float:

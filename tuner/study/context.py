@@ -14,6 +14,7 @@ from tuner.analysis.cold_start import COLD, WARM
 from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.race import Race
 from tuner.analysis.tiers import Tiers
+from tuner.analysis.turns import scatter_of
 from tuner.devices.host import host_memory
 from tuner.errors import InfrastructureError, StorageError, StudyMismatchError
 from tuner.events import Listener, Noted, TrialFinished, TrialStarted
@@ -173,7 +174,8 @@ class StudyContext:
             loaders = self.space is not None and loads(self.space, configs)
             window = rotation_window(self.plan, baseline_of(self.trials), len(configs), loads=loaders)
         rates = self.plan.objective.is_rate and trial.phase is Phase.SEARCH
-        race = Race(self.track.gain(rival) if rates else None) if turns else None
+        raced = [each.measurement for each in self.searched if each.phase is Phase.SEARCH and each.measurement]
+        race = Race(self.track.gain(rival) if rates else None, scatter_of(raced)) if turns else None
         return self._kept(
             [trial],
             lambda: [
