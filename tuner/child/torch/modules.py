@@ -35,6 +35,7 @@ from .kept_calls import KeptCalls
 from .layer_looks import LayerLook, is_channels_last
 from .outputs import with_tensors
 from .parts import PartsWatch, in_backward
+from .rollouts import RolloutWatch
 from .types import Module, Result
 
 EXACT = "fp32"
@@ -81,6 +82,7 @@ class ModuleWatch:
         self.compile_mode = None if mode in NOT_COMPILED else mode
         self.device_type = session.device.torch_type
         self.parts = PartsWatch(session, torch, self._rounds)
+        self.rollouts = RolloutWatch(torch)
         self.attention = AttentionWatch(session, torch)
         self.checkpointing = CheckpointWatch(session, torch)
         self.roots: weakref.WeakKeyDictionary[Module, Root] = weakref.WeakKeyDictionary()
@@ -163,7 +165,8 @@ class ModuleWatch:
         if not torch.is_grad_enabled():
             clock = self.session.clock
             # Without ``eval()`` it is still no training when a batch of the training loader goes in, or of another one.
-            if self.session.measuring and (not module.training or clock.holds_samples or clock.validating):
+            looks = self.session.measuring and (not module.training or clock.holds_samples or clock.validating)
+            if looks and not self.rollouts.asked(module, (*args, *kwargs.values())):
                 clock.validation_begins(id(module))
             return original(module, *args, **kwargs)
         root = self.roots.get(module)

@@ -43,6 +43,7 @@ class TorchWatches:
         self.compiled_turns = CompiledTurns(session, torch, self.modules)
         self.gradients = GradientWatch(session, torch, self._is_exact)
         self.loaders = LoaderWatch(session, torch, self._batch_fetched)
+        self.modules.rollouts.is_open = lambda: not self.loaders.sources.batches
         self.steps = StepWatch(session, torch, self._backward_ran, self.own_batches.step_ends, self.gradients)
         self.steps.batches = lambda: self.loaders.sources.batches
         self.xla = XlaWatch(session, self.steps)
@@ -102,6 +103,8 @@ class TorchWatches:
     def _called(self, module: Module, given: Iterable[object]) -> None:
         """Of several calls of one class between two backwards the last one counts: a GAN's see one batch."""
         self.ddp.called()
+        if self.session.measuring:
+            self.modules.rollouts.trains_on(given)
         if self.loaders.sources.primary is None and self.own_batches.is_wanted:
             # What the script compiles in one config only is the same model in all of them.
             model = getattr(module, "_orig_mod", module)

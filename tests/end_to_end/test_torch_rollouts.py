@@ -1,0 +1,91 @@
+"""Loops of reinforcement learning: their rollouts are training, what their models are validated on isn't."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.torch_trials import begin
+
+__all__ = ["begin"]
+
+ROLLOUT, BATCH = 64, 16
+
+
+class Policy(torch.nn.Module):  # type: ignore[misc]
+    """As Stable-Baselines3 has one: asked as a whole, and trained part by part, on pixels as fractions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = torch.nn.Linear(12, 8), torch.nn.Linear(8, 2)
+
+    def forward(self, seen: Any) -> Any:
+        return self.head(self.body(seen.float() / 255))
+
+
+def _train(policy: Any, optimizer: Any, seen: Any) -> None:
+    policy.train()
+    for rows in (seen.float() / 255).split(BATCH):
+        optimizer.zero_grad()
+        policy.head(policy.body(rows)).square().mean().backward()
+        optimizer.step()
+
+
+def _flagged(begin: Callable[..., Any], look: Callable[[Any], Any], cycles: int = 4) -> list[bool]:
+    """Trains on what ``look`` gives in each cycle; which blocks were set apart."""
+    torch.manual_seed(0)
+    trial = begin()
+    policy = Policy()
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.01)
+    for _ in range(cycles):
+        with torch.no_grad():
+            seen = look(policy.eval())
+        _train(policy, optimizer, seen)
+    trial.end()
+    blocks = trial.log.of("block")
+    assert sum(block["steps"] for block in blocks) == cycles * ROLLOUT // BATCH - 1
+    return [block["flagged"] for block in blocks]
+
+
+def test_what_a_policy_is_asked_and_then_trained_on_is_a_rollout(begin: Callable[..., Any]) -> None:
+    """It was taken for validation: 36 steps/s were told of a loop that made 16."""
+
+    def roll(policy: Any) -> Any:
+        seen = [torch.randint(0, 256, (1, 12), dtype=torch.uint8) for _ in range(ROLLOUT)]
+        for one in seen:
+            policy(one)
+        policy.head(policy.body(seen[-1].float() / 255))  # the value of where it ended
+        return torch.cat(seen)
+
+    assert not any(_flagged(begin, roll))
+
+
+@pytest.mark.parametrize("at_a_time", [1, BATCH])
+def test_what_is_validated_on_is_set_apart(begin: Callable[..., Any], at_a_time: int) -> None:
+    """Held-out rows, by batches of the script's own."""
+    held_out, data = (torch.randint(0, 256, (ROLLOUT, 12), dtype=torch.uint8) for _ in range(2))
+
+    def validate(policy: Any) -> Any:
+        for rows in held_out.split(at_a_time):
+            policy(rows)
+        return data
+
+    assert sum(_flagged(begin, validate)) == 3, "what comes before the first step is start-up"
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_look_at_what_is_trained_on_anyway_is_no_rollout(begin: Callable[..., Any], first: bool) -> None:
+    """The training data themselves, row by row once they were trained on, or in whole batches from the start."""
+    data = torch.randint(0, 256, (ROLLOUT, 12), dtype=torch.uint8)
+    looked = False
+
+    def validate(policy: Any) -> Any:
+        nonlocal looked
+        for rows in data.split(BATCH if first else 1) if first or looked else ():
+            policy(rows)
+        looked = True
+        return data
+
+    assert sum(_flagged(begin, validate)) == 3

@@ -1,0 +1,108 @@
+"""Which calls without gradients are a rollout's: they make the data that is trained on next, and are part of training.
+
+A loop of reinforcement learning asks its policy what to do, in ``eval()`` and without gradients, as a validation asks
+its model. What it asked comes again where it trains; what a model is validated on doesn't, or had been trained on
+before. So rows are known again by what they hold, until this is decided or has been looked for long enough.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
+
+from .rows import tensors
+from .types import Module
+
+SHOWN_BY = 8
+"""Rows that were asked about and trained on next, after which it is a rollout."""
+EARLY = 64
+"""Calls to train by which a rollout has begun: what is looked at later, and not before, is validated on."""
+MOST_CALLS = 512
+"""To train, that are looked at: on a card each look waits for it."""
+MOST_ROWS = 4096
+"""Asked about that are remembered, and to a call that are looked at."""
+MOST_NUMBERS = 1 << 22
+"""In a tensor that is looked at."""
+_ON = ("cpu", "cuda")
+_PIXELS = 255.0
+_DIGITS = 5
+
+
+class RolloutWatch:
+    """Decides it from calls alone, where no loader gives batches. ``is_open``: whether that is so.
+
+    A rollout asks about fewer rows at a time than are trained on together.
+    """
+
+    def __init__(self, torch: ModuleType) -> None:
+        self.torch = torch
+        self.is_open: Callable[[], bool] = lambda: True
+        self._roll: weakref.WeakSet[Module] = weakref.WeakSet()
+        self._asked: dict[str, weakref.ref[Module]] = {}  # what a row holds → the model that was asked about it
+        self._known: set[str] = set()
+        self._fewest = self._most_trained = 0  # rows of a call without gradients, and of one to train
+        self._shown = self._calls = 0
+
+    def asked(self, module: Module, given: Iterable[object]) -> bool:
+        """A module is called without gradients. Returns whether it is known to be asked in rollouts."""
+        if module in self._roll:
+            return True
+        if self._looks(EARLY) if not self._fewest else len(self._asked) < MOST_ROWS and self._looks():
+            tensor = self._tensor(given)
+            size = self._size(tensor)
+            if size and (not self._most_trained or 2 * size <= self._most_trained):
+                self._fewest = min(self._fewest or size, size)
+                for row in set(self._rows(tensor)) - self._known:
+                    self._asked.setdefault(row, weakref.ref(module))
+        return False
+
+    def trains_on(self, given: Iterable[object]) -> None:
+        """A module is called to train."""
+        if not self._looks(MOST_CALLS if self._fewest else EARLY):
+            return
+        self._calls += 1
+        tensor = self._tensor(given)
+        size = self._size(tensor)
+        self._most_trained = max(self._most_trained, size)
+        if 2 * self._fewest > size:
+            return
+        for row in self._rows(tensor):
+            self._known.add(row)
+            model = self._asked.pop(row, None)
+            policy = model() if model is not None else None
+            self._shown += policy is not None
+            if policy is not None and self._shown >= SHOWN_BY:
+                self._roll.update(policy.modules())  # its parts may be asked by themselves
+                self._asked, self._known = {}, set()
+                return
+
+    def _looks(self, most: int = MOST_CALLS) -> bool:
+        return not self._roll and self._calls < most and self.is_open()
+
+    def _tensor(self, given: Iterable[object]) -> Any:
+        """The first one, where it can be looked at."""
+        tensor: Any = next(tensors(self.torch, tuple(given)), None)
+        if tensor is None or tensor.layout is not self.torch.strided or tensor.is_nested or tensor.is_complex():
+            return None
+        return tensor if tensor.device.type in _ON and 2 <= tensor.numel() <= MOST_NUMBERS else None
+
+    @staticmethod
+    def _size(tensor: Any) -> int:
+        """Its rows; 0 where it isn't looked at. One of a single dimension is a row."""
+        size = 0 if tensor is None else int(tensor.shape[0]) if tensor.dim() > 1 else 1
+        return size if size <= MOST_ROWS else 0
+
+    def _rows(self, tensor: Any) -> list[str]:
+        """What each row holds, in a few digits: pixels may come as bytes and train as fractions."""
+        if not self._size(tensor):
+            return []
+        rows = tensor.detach().reshape(self._size(tensor), -1)
+        rows = rows.double() / (_PIXELS if tensor.dtype is self.torch.uint8 else 1.0)
+        weights = self.torch.arange(1, rows.shape[1] + 1, dtype=rows.dtype, device=rows.device).sin()
+        try:
+            told = self.torch.stack((rows.sum(1), rows.square().sum(1), (rows * weights).sum(1)), 1).tolist()
+        except RuntimeError:  # a function transform's tensor has no values
+            return []
+        return [" ".join(f"{number:.{_DIGITS}g}" for number in row) for row in told if row[1]]
