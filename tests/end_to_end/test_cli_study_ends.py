@@ -38,7 +38,7 @@ def test_a_users_bug_is_shown_as_their_own_traceback(place: Place, text: str, la
 @pytest.mark.parametrize(
     ("text", "options", "says"),
     [
-        ("print('no card here')", [], "without a training step that could be seen; it printed last: no card here"),
+        ("print('no card here')", [], "used none of PyTorch, TensorFlow, Keras and JAX; it printed last: no card here"),
         ("import time\ntime.sleep(60)", ["--trial-timeout", "3s"], "not through after 3"),
     ],
 )

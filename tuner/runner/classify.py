@@ -9,7 +9,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tuner.analysis.measurement import all_of, knob_reports, last_of
-from tuner.child.records import Block, Exit, Failure, FirstStep, Hello, Record, ScriptException, Unstepped, WindowEnd
+from tuner.child.records import (
+    Block,
+    Exit,
+    Failure,
+    FirstStep,
+    FrameworkSeen,
+    Hello,
+    Record,
+    ScriptException,
+    Unstepped,
+    WindowEnd,
+)
 from tuner.model import Evidence, OutcomeKind
 
 Judgement = tuple[OutcomeKind, str, str]
@@ -187,6 +198,8 @@ def _from_end(traces: Traces) -> Judgement:
     if last_of(traces.records, FirstStep) is None:
         last = last_line(traces.log)
         detail = "the script ended without a training step that could be seen"
+        if last_of(traces.records, FrameworkSeen) is None:
+            detail = "the script ended, and its process used none of PyTorch, TensorFlow, Keras and JAX"
         return ours, "no-step", one_line(f"{detail}; it printed last: {last}" if last else detail)
     blocks = sum(1 for block in all_of(traces.records, Block) if not block.flagged)
     if traces.measurable if traces.measurable is not None else blocks >= MIN_BLOCKS:

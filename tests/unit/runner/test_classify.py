@@ -14,6 +14,7 @@ from tuner.child.records import (
     Exit,
     Failure,
     FirstStep,
+    FrameworkSeen,
     Hello,
     KnobReport,
     Phase,
@@ -349,6 +350,15 @@ def test_a_core_dump_flag_does_not_hide_the_signal() -> None:
 def test_no_step_is_the_scripts_without_a_config_and_the_configs_with_one(code: int, reason: str) -> None:
     assert judge(baseline=True, status=exited(code)) == (OutcomeKind.USER_ERROR, reason)
     assert judge(status=exited(code)) == (OutcomeKind.INFEASIBLE, reason)
+
+
+def test_a_script_without_a_framework_is_told_so() -> None:
+    """An optimizer's step() is no help to who trains with scikit-learn or XGBoost."""
+    told = classify(Traces([HELLO], True, status=exited(0), log="[199] train-logloss:0.1\n"))
+    named = "the script ended, and its process used none of PyTorch, TensorFlow, Keras and JAX"
+    assert told[1:] == ("no-step", f"{named}; it printed last: [199] train-logloss:0.1")
+    seen: list[Record] = [HELLO, FrameworkSeen("torch", "2.9.0", "cpu")]
+    assert "used none" not in classify(Traces(seen, True, status=exited(0)))[2]
 
 
 @pytest.mark.parametrize("ended", [EndedBy.DEADLINE, EndedBy.NO_PROGRESS])
