@@ -87,6 +87,23 @@ def test_the_users_devices_are_shown_and_a_tracker_that_is_off_is_noted(
     assert (noted.read_text() if noted.exists() else "") == ("wandb\n" if own == "online" else "")
 
 
+@pytest.mark.parametrize(
+    ("text", "by"),
+    [("import library", "/by-library"), ("import importlib; importlib.import_module('mlflow')", "")],
+)
+def test_who_imports_a_tracker_is_noted(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, by: str
+) -> None:
+    """accelerate and others import each that is installed, for scripts that log nothing."""
+    installed = tmp_path / "lib" / "site-packages"
+    (installed / "mlflow").mkdir(parents=True)
+    for name, holds in (("library", "import mlflow"), ("mlflow/__init__", "from . import inner"), ("mlflow/inner", "")):
+        (installed / f"{name}.py").write_text(holds)
+    monkeypatch.setenv("PYTHONPATH", str(installed))
+    run(text)
+    assert (tmp_path / "run" / SILENCED).read_text() == f"mlflow{by}\n"
+
+
 def test_an_environments_own_sitecustomize_is_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("print('the environment')")

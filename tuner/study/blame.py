@@ -26,7 +26,7 @@ from tuner.child.watch import Watch
 from tuner.child.wire import FILES, KEPT
 from tuner.model import Outcome, OutcomeKind
 from tuner.runner.classify import FRAME, KILLED, WITHHELD_REASON, raised_line
-from tuner.runner.plain.sitecustomize import SILENCED
+from tuner.runner.plain.sitecustomize import BY_LIBRARY, SILENCED
 from tuner.runner.request import TrialRequest
 from tuner.storage.folder import RESOURCES
 from tuner.storage.records import read_resources
@@ -86,7 +86,8 @@ class Verdict:
     ``silenced`` are the trackers that were off under plain Python as well, and that may explain the failure: it goes
     through them, or names them, or shows nothing of where it comes from. ``account`` says for people what was run, and
     what it came to. ``obstacle``: which run that was to decide came to nothing, by the machine, and how; "" for none.
-    ``off``: trackers that were off, and of which the failure shows nothing: what they gave may be missing all the same.
+    ``off``: trackers of the script's own that were off, and of which the failure shows nothing: what they gave may be
+    missing all the same.
     """
 
     whose: Whose
@@ -159,12 +160,13 @@ class Inquiry:
             return Verdict(Whose.OPEN, account=tuple(self._account), obstacle=obstacle)
         if not may_be_ours(plain):
             return Verdict(Whose.OURS, plain, account=tuple(self._account))
-        imported = _silenced(self._folder_of(_PLAIN)) if plain.kind is not OutcomeKind.INFEASIBLE else ()
+        imported = _silenced(self._folder_of(_PLAIN)) if plain.kind is not OutcomeKind.INFEASIBLE else {}
         # A log may hold more behind its traceback, such as a tracker's last word.
         told = self._failed if alike(self._failed, plain) else plain
-        silenced = tuple(name for name in imported if _may_explain(name, told))
+        silenced = tuple(sorted(name for name in imported if _may_explain(name, told)))
         whose = Whose.OPEN if silenced else Whose.SCRIPT
-        return Verdict(whose, plain, (), tuple(self._account), silenced, off=imported)
+        off = tuple(sorted(name for name, by_user in imported.items() if by_user))
+        return Verdict(whose, plain, (), tuple(self._account), silenced, off=off)
 
     def _decides_nothing(self, name: str, check: Outcome) -> bool:
         """Whether a run that was to show whether the failure comes again ended by the machine, and not likewise.
@@ -225,11 +227,15 @@ class Inquiry:
         return outcome
 
 
-def _silenced(folder: Path) -> tuple[str, ...]:
-    """The trackers that the script imported under plain Python and that were off, other than the user has them."""
+def _silenced(folder: Path) -> dict[str, bool]:
+    """The trackers that were imported under plain Python and that were off, other than the user has them.
+
+    Whether the user's own code imported it, or else a library that does so wherever it is installed.
+    """
     with contextlib.suppress(OSError):
-        return tuple(sorted({*(folder / SILENCED).read_text(encoding="utf-8").split()}))
-    return ()
+        told = (folder / SILENCED).read_text(encoding="utf-8").split()
+        return {line.removesuffix(BY_LIBRARY): not line.endswith(BY_LIBRARY) for line in told}
+    return {}
 
 
 def _may_explain(module: str, failed: Outcome) -> bool:

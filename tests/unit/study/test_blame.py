@@ -117,7 +117,7 @@ def test_a_tracker_that_is_off_under_plain_python_as_well_may_explain_what_goes_
     def run(request: TrialRequest) -> Outcome:
         if request.plain:
             request.folder.mkdir(parents=True)
-            (request.folder / SILENCED).write_text("mlflow\nwandb\n" if trace else "wandb\n")
+            (request.folder / SILENCED).write_text("comet_ml/by-library\nmlflow\nwandb\n" if trace else "wandb\n")
             return replace(failed, traceback_text=trace and f"{trace}wandb: it was disabled\n")
         return failed
 

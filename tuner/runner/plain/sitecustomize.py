@@ -27,7 +27,9 @@ ENV = "AUTOTUNE_PLAIN"
 WITHHELD = "withheld.txt"
 """In the run's folder: the path that the script would have touched."""
 SILENCED = "silenced.txt"
-"""In the run's folder: those of the silenced trackers that the script imports, one a line."""
+"""In the run's folder: those of the silenced trackers that are imported, one a line."""
+BY_LIBRARY = "/by-library"
+"""Behind one that an installed package imported, and not the user's code: many do where it is only installed."""
 _MADE = "made.jsonl"  # wire.MADE
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_TRUNC
 
@@ -77,7 +79,7 @@ class Guard:
         package, dot, _ = module.partition(".")
         if dot and package in self._silenced:
             self._silenced.discard(package)
-            self._append(SILENCED, package)
+            self._append(SILENCED, package + (BY_LIBRARY if _is_by_library(package) else ""))
 
     def _opened(self, path: object, mode: object, flags: object) -> None:
         writes = isinstance(flags, int) and flags & _WRITING
@@ -153,6 +155,15 @@ def _birth(path: str) -> float | None:
         return None
     seconds, nanoseconds = buffer.raw[0x50:0x58], buffer.raw[0x58:0x5C]
     return int.from_bytes(seconds, sys.byteorder, signed=True) + int.from_bytes(nanoseconds, sys.byteorder) / 1e9
+
+
+def _is_by_library(package: str) -> bool:
+    """Whether an installed package asked for the import of this one, which goes on."""
+    between = (f"{os.sep}{package}{os.sep}", "<frozen importlib", f"{os.sep}importlib{os.sep}__init__.py", __file__)
+    frame: Any = sys._getframe(1)
+    while frame is not None and any(part in frame.f_code.co_filename for part in between):
+        frame = frame.f_back
+    return frame is not None and f"-packages{os.sep}" in frame.f_code.co_filename
 
 
 def _below(path: object, folder: object = None) -> object:
