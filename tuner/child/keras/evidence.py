@@ -16,7 +16,7 @@ from ..tensorflow.graphs import is_compiled, products, xla_threads
 from ..tensorflow.strategies import DEFAULT, NO_STRATEGY, ONE_DEVICE
 from .fit_call import FitCall
 from .freezing import DRAWS, what_froze
-from .model import POLICIES, accumulation_of, has_batch_norm, inner_optimizer, reduction_of
+from .model import POLICIES, accumulation_of, has_batch_norm, inner_optimizer, reduction_of, why_no_parts
 from .on_batch import OWN_BATCHES
 from .split import OWN_LOSS, OWN_PARTS
 from .steps import StepWatch
@@ -208,7 +208,7 @@ class Observation:
         if call.custom_step:
             left_out["grad_accumulation"] = OWN_LOSS
         elif reduction != "mean":
-            left_out["grad_accumulation"] = f"the loss is no mean over the batch ({reduction})"
+            left_out["grad_accumulation"] = why_no_parts(reduction)
         elif self._why_whole(call):
             left_out["grad_accumulation"] = self._why_whole(call)
         if accumulates:

@@ -197,6 +197,13 @@ def _reduction_of_one(loss: object, own_functions: bool) -> str:
     return "mean" if callable(loss) and reduction is None and known else "unknown"
 
 
+def why_no_parts(reduction: str) -> str:
+    """Why a loss that is no mean over the batch, as ``reduction_of`` has told, isn't computed in parts."""
+    if reduction == "unknown":
+        return "how the loss is taken over the batch isn't known"
+    return f"the loss is no mean over the batch ({reduction})"
+
+
 def compute_dtypes(model: Model) -> dict[str, int]:
     """Number format → how many layers with weights of their own compute in it."""
     counts: dict[str, int] = {}
