@@ -62,6 +62,24 @@ def test_what_a_policy_is_asked_and_then_trained_on_is_a_rollout(begin: Callable
     assert not any(_flagged(begin, roll))
 
 
+def test_a_target_network_that_is_asked_about_whole_batches_is_none(begin: Callable[..., Any]) -> None:
+    """What it is asked about is what comes after that which is trained on, and is trained on as well."""
+    trial = begin()
+    policy, target = Policy(), Policy().eval()
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.01)
+    buffer = torch.randint(0, 256, (ROLLOUT, 12), dtype=torch.uint8)
+    for step in range(40):
+        with torch.no_grad():
+            for row in range(step, step + 12 if step % 10 == 9 else step):  # every so often it acts
+                buffer[row] = torch.randint(0, 256, (12,))
+                policy.eval()(buffer[row : row + 1])
+            target(buffer[torch.randperm(ROLLOUT - 1)[:BATCH] + 1])
+        _train(policy, optimizer, buffer[torch.randperm(ROLLOUT - 1)[:BATCH]])
+    trial.end()
+    flagged = [block["flagged"] for block in trial.log.of("block")]
+    assert sum(flagged) <= 1, "twelve rows are enough to see that the policy acts"
+
+
 @pytest.mark.parametrize("at_a_time", [1, BATCH])
 def test_what_is_validated_on_is_set_apart(begin: Callable[..., Any], at_a_time: int) -> None:
     """Held-out rows, by batches of the script's own."""

@@ -40,10 +40,11 @@ class RolloutWatch:
         self.torch = torch
         self.is_open: Callable[[], bool] = lambda: True
         self._roll: weakref.WeakSet[Module] = weakref.WeakSet()
-        self._asked: dict[str, weakref.ref[Module]] = {}  # what a row holds → the model that was asked about it
+        self._asked: dict[str, tuple[weakref.ref[Module], int]] = {}  # what a row holds → its model, rows of its call
         self._known: set[str] = set()
         self._fewest = self._most_trained = 0  # rows of a call without gradients, and of one to train
-        self._shown = self._calls = 0
+        self._shown: dict[weakref.ref[Module], int] = {}
+        self._calls = 0
 
     def asked(self, module: Module, given: Iterable[object]) -> bool:
         """A module is called without gradients. Returns whether it is known to be asked in rollouts."""
@@ -55,7 +56,7 @@ class RolloutWatch:
             if size and (not self._most_trained or 2 * size <= self._most_trained):
                 self._fewest = min(self._fewest or size, size)
                 for row in set(self._rows(tensor)) - self._known:
-                    self._asked.setdefault(row, weakref.ref(module))
+                    self._asked.setdefault(row, (weakref.ref(module), size))
         return False
 
     def trains_on(self, given: Iterable[object]) -> None:
@@ -66,14 +67,16 @@ class RolloutWatch:
         tensor = self._tensor(given)
         size = self._size(tensor)
         self._most_trained = max(self._most_trained, size)
-        if 2 * self._fewest > size:
-            return
+        if 2 * self._fewest > self._most_trained:
+            self._fewest, self._asked = 0, {}  # whole batches, before the first was trained on
         for row in self._rows(tensor):
             self._known.add(row)
-            model = self._asked.pop(row, None)
-            policy = model() if model is not None else None
-            self._shown += policy is not None
-            if policy is not None and self._shown >= SHOWN_BY:
+            model, asked = self._asked.pop(row, (None, 0))
+            policy = model() if model is not None and 2 * asked <= size else None
+            if model is None or policy is None:
+                continue
+            self._shown[model] = self._shown.get(model, 0) + 1
+            if self._shown[model] >= SHOWN_BY:
                 self._roll.update(policy.modules())  # its parts may be asked by themselves
                 self._asked, self._known = {}, set()
                 return
