@@ -1,13 +1,17 @@
-"""Leads libraries that open files by themselves, and new processes, where the overlay says. It trains nothing."""
+"""Leads libraries that open files by themselves, and new processes, where the overlay says. It trains nothing.
+
+And switches off what no variable does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from .. import carried
 from ..adapter import Adapter, Library
 from ..session import Session
-from . import arrow, databases, images, matrices, models
+from . import arrow, databases, images, matrices, models, silenced
 
 
 class FormatsAdapter(Adapter):
@@ -27,6 +31,7 @@ class FormatsAdapter(Adapter):
             "tokenizers": Library(divert=models.divert_tokenizers),
             "cv2": Library(divert=images.divert_cv2),
             matrices.MODULE: Library(divert=matrices.divert_matrix_market),
+            "wandb": Library(install=partial(silenced.silence_wandb, self.session)),
             "lmdb": Library(divert=databases.divert_lmdb),
             "sqlite3": Library(divert=databases.divert_sqlite),
             **{name: Library(divert=arrow.divert_arrow) for name in arrow.MODULES},

@@ -31,7 +31,7 @@ _DIGITS = 5
 
 
 class RolloutWatch:
-    """Decides it from calls alone, where no loader gives batches. ``is_open``: whether that is so.
+    """Decides it from calls alone, where no loader gives batches and what tensors hold may be read (``is_open``).
 
     A rollout asks about fewer rows at a time than are trained on together.
     """

@@ -43,7 +43,9 @@ class TorchWatches:
         self.compiled_turns = CompiledTurns(session, torch, self.modules)
         self.gradients = GradientWatch(session, torch, self._is_exact)
         self.loaders = LoaderWatch(session, torch, self._batch_fetched)
-        self.modules.rollouts.is_open = lambda: not self.loaders.sources.batches
+        self.modules.rollouts.is_open = lambda: not (
+            self.loaders.sources.batches or session.device.torch_is_capturing(torch)  # nothing may be read meanwhile
+        )
         self.steps = StepWatch(session, torch, self._backward_ran, self.own_batches.step_ends, self.gradients)
         self.steps.batches = lambda: self.loaders.sources.batches
         self.xla = XlaWatch(session, self.steps)

@@ -120,6 +120,7 @@ def test_nothing_is_looked_at_while_the_script_captures_its_step(begin: Begin) -
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.Tensor, "item", lambda tensor: pytest.fail("a number is read"))
         patch.setattr(torch.Tensor, "__float__", lambda tensor: pytest.fail("a number is read"))
+        patch.setattr(torch.Tensor, "tolist", lambda tensor: pytest.fail("numbers are read"))
         step()
     card.captures = False
     assert torch.Tensor.item is item and trial.steps == 1
