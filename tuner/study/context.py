@@ -259,8 +259,8 @@ class StudyContext:
         if self.executor.obstacle or self.baseline is None:
             return False
         most, known = self.plan.limits.max_device_bytes, self.knowledge
-        takes_ahead = (known.backend or known.framework) in TAKE_AHEAD and known.as_written.get(GROWS) is not True
-        if most is not None and takes_ahead:
+        grow = all(config.get(GROWS, known.as_written.get(GROWS)) is True for config in configs)
+        if most is not None and not grow and (known.backend or known.framework) in TAKE_AHEAD:
             return False
         peaks, on_device = dict[Config, int](), dict[Config, int]()
         for trial in self.trials:

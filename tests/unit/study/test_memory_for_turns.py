@@ -42,3 +42,15 @@ def test_what_a_device_has_no_memory_for_at_once_takes_no_turns(
         plan=SimpleNamespace(limits=Limits(max_device_bytes=90)),
     )  # fmt: skip
     assert StudyContext._may_be_alive(context, [BASELINE, BF16]) is together
+
+
+@pytest.mark.parametrize(("written", "asked"), [(True, False), (False, True)])
+def test_one_that_takes_the_card_ahead_takes_no_turns_though_the_other_grows(written: bool, asked: bool) -> None:
+    """The second to start has what the first one left: what that is decides how fast it computes."""
+    context: Any = SimpleNamespace(
+        executor=SimpleNamespace(obstacle="", kept_bytes=0), baseline=object(), trials=[],
+        knowledge=Knowledge(framework="keras", backend="tensorflow", as_written={"memory_growth": written}),
+        plan=SimpleNamespace(limits=Limits(max_device_bytes=90)),
+    )  # fmt: skip
+    assert not StudyContext._may_be_alive(context, [BASELINE, Config(memory_growth=asked)])
+    assert StudyContext._may_be_alive(context, [BASELINE, BF16]) is written
