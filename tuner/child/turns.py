@@ -50,7 +50,7 @@ class TurnGiver(Protocol):
 
 def are_ahead(turns: TurnGiver | None) -> bool:
     """Whether turns will be taken, and none has begun: trials that take others of them may not have started yet."""
-    return turns is not None and turns.current == END
+    return turns is not None and turns.current == END and not turns.ended
 
 
 class Turns(TurnGiver):

@@ -1,0 +1,33 @@
+"""Trackers that heed an argument more than the variable by which a trial switches them off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from support.in_process import InProcess
+
+from tuner.child.adapter import instrument
+from tuner.child.formats.adapter import FormatsAdapter
+from tuner.child.patches import unpatch_all
+
+
+@pytest.fixture(autouse=True)
+def clean() -> Iterator[None]:
+    yield
+    unpatch_all()
+
+
+@pytest.mark.parametrize(("mode", "given"), [("trial", "disabled"), ("apply", "online")])
+def test_a_mode_that_the_script_asks_for_counts_under_run_only(tmp_path: Path, mode: str, given: str) -> None:
+    """As wandb has it: its argument goes before ``WANDB_MODE``."""
+    asked: list[dict[str, Any]] = []
+    wandb: Any = ModuleType("wandb")
+    wandb.init = lambda project, **kwargs: asked.append({"project": project, **kwargs})
+    session = InProcess({}, {}, mode=mode, folder=str(tmp_path)).session
+    instrument(session, FormatsAdapter(session), wandb)
+    wandb.init("digits", mode="online")
+    assert asked == [{"project": "digits", "mode": given}]
