@@ -11,7 +11,7 @@ import pytest
 from support.in_process import InProcess
 
 from tuner.child.adapter import instrument
-from tuner.child.formats.adapter import FormatsAdapter
+from tuner.child.adapters import ADAPTERS
 from tuner.child.patches import unpatch_all
 
 
@@ -28,6 +28,7 @@ def test_a_mode_that_the_script_asks_for_counts_under_run_only(tmp_path: Path, m
     wandb: Any = ModuleType("wandb")
     wandb.init = lambda project, **kwargs: asked.append({"project": project, **kwargs})
     session = InProcess({}, {}, mode=mode, folder=str(tmp_path)).session
-    instrument(session, FormatsAdapter(session), wandb)
+    [adapter] = [made for make in ADAPTERS if "wandb" in (made := make(session)).libraries]
+    instrument(session, adapter, wandb)
     wandb.init("digits", mode="online")
     assert asked == [{"project": "digits", "mode": given}]
