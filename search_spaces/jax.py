@@ -14,7 +14,12 @@ def _runs_ahead(known: Known) -> Sequence[Value]:
     return [False] if known.as_written is False else [True, False]
 
 
+def _precisions(known: Known) -> Sequence[Value]:
+    return [name for name in ("fp32", "tf32", "bf16") if name in known.knowledge.precisions]
+
+
 CPU = frozenset({"cpu"})
+CUDA = frozenset({"cuda"})
 
 SPACE = SearchSpace(
     name="jax",
@@ -35,6 +40,11 @@ SPACE = SearchSpace(
             tier_reason="The same computations in the same order: only whether the script waits for each of them.",
         ),
         memory.ALLOCATOR,
+        Knob(
+            "precision", _precisions, "number format of matrix products of float32",
+            tier=2, devices=CUDA, value_type=str,
+            tier_reason="Matrix products of float32 are rounded to another format, so it is screened.",
+        ),
         batches.BATCH_SIZE,
         batches.GRAD_ACCUMULATION,
         batches.LR_SCALE,

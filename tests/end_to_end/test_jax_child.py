@@ -352,3 +352,16 @@ def test_an_applied_run_tells_what_is_in_effect_and_trains_the_same(
     assert ran.returncode == 0, ran.output
     assert "autotune: after 20 steps in effect: threads, async_dispatch" in ran.output.splitlines()
     assert own_count(ran) == 500
+
+
+@pytest.mark.parametrize("mode", ["trial", "apply"])
+def test_matrix_products_are_asked_for_another_format(mode: str, run_child: Run, write_script: Write) -> None:
+    """A processor computes them all the same: what is told is what JAX compiles."""
+    script = write_script(SCRIPTS["jitted"])
+    given = {"window": WHOLE} if mode == "trial" else {"mode": mode}
+    ran = run_child(script, {"precision": "bf16"}, argv=("25",), knowledge={"framework": "jax"}, **given)
+    assert ran.returncode == 0, ran.output
+    if mode == "trial":
+        assert ran.evidence("precision") == "verified", ran.of("knob")
+    else:
+        assert re.search(r"^autotune: after 20 steps in effect: precision", ran.output, re.MULTILINE), ran.output

@@ -197,3 +197,17 @@ def test_workers_that_a_config_adds_take_no_share_of_the_card(run_child: Run, wr
     assert ran.evidence("num_workers") == "verified", ran.of("knob")
     pools = [int(size) for size in re.findall(r"^pool of a worker (\d+)$", ran.output, re.MULTILINE)]
     assert pools and max(pools) < 2**30
+
+
+@pytest.mark.parametrize("value", ["fp32", "bf16"])
+def test_products_are_computed_in_each_format_that_is_offered(value: str, run_child: Run, write_script: Write) -> None:
+    """The script's own is tf32."""
+    script = write_script(HEAVY.replace("MOST", "3"))
+    plain = run_child(script, device=CARD, window=WHOLE, fresh=True)
+    assert plain.facts["as_written"]["precision"] == "tf32" and "precision" not in plain.facts["left_out"], plain.facts
+    assert set(plain.facts["precisions"]) == {"fp32", "tf32", "bf16"}
+    known = {"framework": "jax", "unit": "samples"}
+    ran = run_child(script, {"precision": value}, knowledge=known, device=CARD, window=WHOLE, fresh=True)
+    assert ran.returncode == 0 and ran.evidence("precision") == "verified", ran.output
+    own, theirs = (float(re.findall(r"^a step takes (\S+)$", each.output, re.MULTILINE)[-1]) for each in (plain, ran))
+    assert theirs > 1.5 * own if value == "fp32" else theirs < own

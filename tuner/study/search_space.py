@@ -24,7 +24,7 @@ NEWER = frozenset({
 NEWER_OF = {
     "jax": frozenset({
         "num_workers", "prefetch_factor", "persistent_workers", "parallel_calls", "vectorized_map", "cache",
-        "deterministic", "prefetch", "private_threads",
+        "deterministic", "prefetch", "private_threads", "precision",
     }),
 }  # fmt: skip
 """The same of one space, whose names others have had before."""

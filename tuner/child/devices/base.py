@@ -29,7 +29,8 @@ class Device:
     ``asynchronous``: whether it works behind the script's back, which runs ahead of it until it is waited for.
     ``xla_runs_in_threads``: whether what XLA has compiled for it runs in threads of this process, so that their time
     shows that it ran. ``may_be_several``: whether frameworks may take it for several devices, which are all
-    this one.
+    this one. ``jax_may_round``: whether JAX's products of float32 are computed there in other formats, where they are
+    asked for.
     """
 
     kind: ClassVar[str]
@@ -41,6 +42,7 @@ class Device:
     asynchronous: ClassVar[bool] = False
     xla_runs_in_threads: ClassVar[bool] = False
     may_be_several: ClassVar[bool] = False
+    jax_may_round: ClassVar[bool] = False
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -148,3 +150,7 @@ class Device:
     def jax_memory(self, jax: ModuleType) -> Memory | None:
         """Peak of the device's own memory; None where it has none, or JAX doesn't count it."""
         return None
+
+    def jax_precisions(self, jax: ModuleType) -> list[str]:
+        """Knob values of "precision" that JAX's products of float32 may be asked for."""
+        return ["fp32"]

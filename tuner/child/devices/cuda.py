@@ -25,6 +25,7 @@ class CudaDevice(Device):
     tensorflow_place = "/GPU:0"
     torch_optimizer_default = "foreach"
     asynchronous = True
+    jax_may_round = True
     _noted_overhead: int | None = None
 
     def __init__(self, label: str) -> None:
@@ -157,6 +158,12 @@ class CudaDevice(Device):
         if platforms and not set(platforms) & JAX_PLATFORMS:
             return f"JAX sees a GPU here, and the script has the steps run on another device ({', '.join(platforms)})"
         return ""
+
+    def jax_precisions(self, jax: ModuleType) -> list[str]:
+        """In tf32 JAX computes by itself, from Ampere on; a card of another maker's has no such number."""
+        capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))
+        major = capability.partition(".")[0]
+        return ["fp32", "tf32", "bf16"] if major.isdigit() and int(major) >= AMPERE else ["fp32"]
 
     def jax_memory(self, jax: ModuleType) -> Memory | None:
         stats = jax.local_devices()[0].memory_stats()

@@ -16,6 +16,7 @@ from .compiling import CompileWatch
 from .evidence import Observation, why_no_step
 from .lead import Lead
 from .patches import Instrumentation
+from .products import ProductWatch
 from .seeds import seed
 from .steps import StepWatch
 
@@ -29,6 +30,7 @@ class JaxAdapter(Adapter):
     steps: StepWatch | None = None
     _jax: ModuleType
     _patches: Instrumentation | None = None
+    _products: ProductWatch
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -52,6 +54,8 @@ class JaxAdapter(Adapter):
         self.steps = StepWatch(session, jax)
         self._patches = Instrumentation(session, self.steps, jax)
         self._patches.install()
+        self._products = ProductWatch(session, self.steps, jax)
+        self._products.install()
         self.client.install()
         if session.measuring:
             self.compiling.install(jax)
@@ -71,7 +75,8 @@ class JaxAdapter(Adapter):
         if self.steps is None or not self.steps.trained:
             return {}
         in_use, wanted = allocator.in_use(), self.session.knobs.wanted(allocator.KNOB)
-        return {**self.client.effects(), allocator.KNOB: Effect(int(in_use == wanted), allocator.NOT_LOADED)}
+        told = {**self.client.effects(), **self._products.effects()}
+        return {**told, allocator.KNOB: Effect(int(in_use == wanted), allocator.NOT_LOADED)}
 
     # the clock
 
@@ -119,4 +124,5 @@ class JaxAdapter(Adapter):
     def observe(self) -> None:
         """Facts and evidence, where JAX trained."""
         if self.steps is not None and self.session.may_be_of(FRAMEWORK):
-            Observation(self.session, self._jax, self.steps, self.compiling, self.client).observe()
+            watches = self.compiling, self.client
+            Observation(self.session, self._jax, self.steps, *watches, products=self._products).observe()
