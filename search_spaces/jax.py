@@ -14,8 +14,13 @@ def _runs_ahead(known: Known) -> Sequence[Value]:
     return [False] if known.as_written is False else [True, False]
 
 
+PRECISIONS = ("fp32", "tf32", "bf16")
+"""Each is faster than those before it, on a card that has it: what is slower than as written isn't tried."""
+
+
 def _precisions(known: Known) -> Sequence[Value]:
-    return [name for name in ("fp32", "tf32", "bf16") if name in known.knowledge.precisions]
+    first = PRECISIONS.index(str(known.as_written)) if known.as_written in PRECISIONS else 0
+    return [name for name in PRECISIONS[first:] if name in known.knowledge.precisions]
 
 
 CPU = frozenset({"cpu"})

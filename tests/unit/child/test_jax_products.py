@@ -112,7 +112,8 @@ def test_the_products_of_a_step_are_asked_for_what_the_config_says(loss_of: Loss
         record = trial.log.of("knob")[-1]
     assert record["evidence"] == "verified" and record["observed"] == value, record
     exact_ones = 3 if loss_of is partly_exact and value != "fp32" else 0
-    assert record["sites_seen"] - record["sites_changed"] == pytest.approx(exact_ones, abs=1) and record["sites_changed"] >= 2
+    assert record["sites_changed"] >= 2
+    assert record["sites_seen"] - record["sites_changed"] == pytest.approx(exact_ones, abs=1)
 
 
 @pytest.mark.parametrize(

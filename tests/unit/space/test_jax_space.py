@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from support import worlds
 
 from search_spaces import loaders
@@ -38,3 +39,13 @@ def test_workers_that_are_added_last_and_what_doesnt_feed_the_loop_is_left_out_w
     alone = space.canonical(Config({"num_workers": 2, "persistent_workers": True}))
     assert alone == Config({"num_workers": 2})
     assert space.canonical(Config({"num_workers": 0, "persistent_workers": False})) == Config({})
+
+
+@pytest.mark.parametrize(("written", "tried"), [("tf32", ("tf32", "bf16")), ("fp32", ("fp32", "tf32", "bf16"))])
+def test_no_product_is_tried_more_exactly_than_as_written(written: str, tried: tuple[str, ...]) -> None:
+    """Which takes longer on a card, and on none else is it turned."""
+    knowledge = Knowledge(as_written={**WRITTEN, "precision": written}, precisions=("fp32", "tf32", "bf16"))
+    card = replace(worlds.DEVICE, kind="cuda")
+    values = {axis.knob.name: axis.values for axis in resolve(SPACE, Known(card, 2, knowledge=knowledge)).axes}
+    assert values["precision"] == tried
+    assert resolve(SPACE, Known(worlds.DEVICE, 2, knowledge=knowledge)).left_out["precision"].reason
