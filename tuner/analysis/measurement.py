@@ -15,6 +15,7 @@ from tuner.analysis.resources import (
     card_use,
     cpu_use,
     energy_use,
+    has_strangers,
     held_bytes,
     lost_share,
     peak_host_bytes,
@@ -383,17 +384,17 @@ def _measured(block: child.Block, *, counted: bool) -> Block:
 def _peak_device_bytes(records: Iterable[Record], samples: Sequence[ResourceSample]) -> int | None:
     """Reserved by the framework plus what the driver and its libraries hold beside it; None where nobody told."""
     told = all_of(records, child.Memory)
-    return max((memory.reserved + memory.overhead + _beside(memory, samples) for memory in told), default=None)
+    return max((memory.reserved + _beside(memory, samples) for memory in told), default=None)
 
 
 def _beside(memory: child.Memory, samples: Sequence[ResourceSample]) -> int:
-    """Bytes beside a framework that can't tell them, by what the driver says of the trial's processes.
-
-    Where the size of its pool isn't known either they are no more than the processes held at first, before the pool had
-    grown, and no more than what they held at last beside the peak.
+    """Bytes beside the framework's, as it tells, but for what strangers took since; else by what the driver says of the
+    trial's processes: no more than they held at first, before a pool of unknown size had grown, or beside the peak.
     """
     held = held_bytes(samples)
-    if memory.pool is None or not held:
-        return 0
+    if not held or (memory.pool is None and not has_strangers(samples)):
+        return memory.overhead
+    if memory.pool is None:
+        return min(memory.overhead, max(held) - memory.reserved if max(held) > memory.reserved else memory.overhead)
     beside = max(held) - memory.pool if memory.pool else min(*held, max(held) - memory.reserved)
     return max(0, beside)

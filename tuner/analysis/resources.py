@@ -185,6 +185,12 @@ def held_bytes(samples: Iterable[ResourceSample]) -> list[int]:
     return [held for held in own if held]
 
 
+def has_strangers(samples: Iterable[ResourceSample]) -> bool:
+    """Whether some process on the card is surely none of the trial's, and held memory there."""
+    readings = (sample.card for sample in samples if sample.card is not None)
+    return any(others and held for reading in readings for _, held, _, others in reading.processes)
+
+
 def card_use(samples: Iterable[ResourceSample], began: float, ended: float) -> CardUse | None:
     """What the readings of the card between two moments add up to; None where there is none.
 

@@ -156,6 +156,20 @@ def test_what_pytorch_tells_itself_is_not_counted_twice() -> None:
     assert measurement is not None and measurement.peak_device_bytes == 3500 * MIB
 
 
+@pytest.mark.parametrize(
+    ("readings", "overhead"),
+    [([(9000, OTHERS), (3600, US)], 600), ([(9000, OTHERS)], 9500), ([(9000, OTHERS), (2900, US)], 9500)],
+    ids=["the driver tells", "it doesn't list ours", "the peak lay between two readings"],
+)
+def test_what_others_take_of_a_card_meanwhile_is_no_memory_of_the_trials(
+    readings: list[tuple[int | None, bool | None]], overhead: int
+) -> None:
+    """PyTorch goes by the card's free memory: another process that starts beside it makes that less."""
+    memory: Record = {"kind": "memory", "t": 1.0, "reserved": 3000 * MIB, "allocated": 1, "overhead": 9500 * MIB}
+    measurement = measurement_of(entries_of([*blocks(10), memory, DONE]), _readings(readings))
+    assert measurement is not None and measurement.peak_device_bytes == (3000 + overhead) * MIB
+
+
 @pytest.mark.parametrize("records", [[], blocks(2), blocks(3, phase="warmup")])
 def test_too_little_is_no_measurement(records: list[Record]) -> None:
     assert measurement_of(entries_of(records), []) is None
