@@ -9,6 +9,8 @@ import pytest
 import torch
 from support.torch_trials import begin
 
+from tuner.child.torch import rollouts
+
 __all__ = ["begin"]
 
 ROLLOUT, BATCH = 64, 16
@@ -107,3 +109,34 @@ def test_a_look_at_what_is_trained_on_anyway_is_no_rollout(begin: Callable[..., 
         return data
 
     assert sum(_flagged(begin, validate)) == 3
+
+
+def test_looks_take_no_time_worth_speaking_of(begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All rows at once, and some that are held out after each step: 512 looks took 20 ms each, and steps 3 ms."""
+    now = iter(range(10_000))
+    monkeypatch.setattr(rollouts, "perf_counter", lambda: next(now) * rollouts.MOST_S / 4)
+    looks: list[Any] = []
+    rows_of = rollouts.RolloutWatch._rows
+
+    def noted(watch: rollouts.RolloutWatch, rows: Any) -> list[str]:
+        looks.append(rows)
+        return rows_of(watch, rows)
+
+    monkeypatch.setattr(rollouts.RolloutWatch, "_rows", noted)
+    data, held_out = torch.rand(ROLLOUT, 12), torch.rand(BATCH, 12)
+    begin()
+    policy = Policy()
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.01)
+    for _ in range(40):
+        policy.train()(data).square().mean().backward()
+        optimizer.step()
+        with torch.no_grad():
+            policy.eval()(held_out)
+    assert sum(len(rows) == ROLLOUT for rows in looks) == 4
+
+
+@pytest.mark.filterwarnings("ignore:.*quantized tensor creation functions")
+def test_what_has_no_such_numbers_is_not_looked_at() -> None:
+    watch = rollouts.RolloutWatch(torch)
+    for tensor in (torch.quantize_per_tensor(torch.rand(4, 3), 0.1, 0, torch.quint8), torch.rand(4, 3, device="meta")):
+        watch.trains_on((tensor,))

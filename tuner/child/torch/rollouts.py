@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from time import perf_counter
 from types import ModuleType
 from typing import Any
 
@@ -21,6 +22,10 @@ EARLY = 64
 """Calls to train by which a rollout has begun: what is looked at later, and not before, is validated on."""
 MOST_CALLS = 512
 """To train, that are looked at: on a card each look waits for it."""
+MOST_S = 0.5
+"""That looks at what is trained on may take together: less than a warm-up. Of thousands of rows one takes longer than a
+step, and the script as written, which lives through many trials, takes none any more. A rollout shows at the first.
+"""
 MOST_ROWS = 4096
 """Asked about that are remembered, and to a call that are looked at."""
 MOST_NUMBERS = 1 << 22
@@ -45,6 +50,7 @@ class RolloutWatch:
         self._fewest = self._most_trained = 0  # rows of a call without gradients, and of one to train
         self._shown: dict[weakref.ref[Module], int] = {}
         self._calls = 0
+        self._looked_s = 0.0
 
     def asked(self, module: Module, given: Iterable[object]) -> bool:
         """A module is called without gradients. Returns whether it is known to be asked in rollouts."""
@@ -61,8 +67,12 @@ class RolloutWatch:
 
     def trains_on(self, given: Iterable[object]) -> None:
         """A module is called to train."""
-        if not self._looks(MOST_CALLS if self._fewest else EARLY):
-            return
+        if self._looks(MOST_CALLS if self._fewest else EARLY):
+            began = perf_counter()
+            self._look(given)
+            self._looked_s += perf_counter() - began
+
+    def _look(self, given: Iterable[object]) -> None:
         self._calls += 1
         tensor = self._tensor(given)
         size = self._size(tensor)
@@ -82,7 +92,7 @@ class RolloutWatch:
                 return
 
     def _looks(self, most: int = MOST_CALLS) -> bool:
-        return not self._roll and self._calls < most and self.is_open()
+        return not self._roll and self._calls < most and self._looked_s < MOST_S and self.is_open()
 
     def _tensor(self, given: Iterable[object]) -> Any:
         """The first one, where it can be looked at."""
@@ -101,11 +111,11 @@ class RolloutWatch:
         """What each row holds, in a few digits: pixels may come as bytes and train as fractions."""
         if not self._size(tensor):
             return []
-        rows = tensor.detach().reshape(self._size(tensor), -1)
-        rows = rows.double() / (_PIXELS if tensor.dtype is self.torch.uint8 else 1.0)
-        weights = self.torch.arange(1, rows.shape[1] + 1, dtype=rows.dtype, device=rows.device).sin()
         try:
+            rows = tensor.detach().reshape(self._size(tensor), -1)
+            rows = rows.double() / (_PIXELS if tensor.dtype is self.torch.uint8 else 1.0)
+            weights = self.torch.arange(1, rows.shape[1] + 1, dtype=rows.dtype, device=rows.device).sin()
             told = self.torch.stack((rows.sum(1), rows.square().sum(1), (rows * weights).sum(1)), 1).tolist()
-        except RuntimeError:  # a function transform's tensor has no values
+        except RuntimeError:  # a function transform's has no values, a quantised one no such numbers
             return []
         return [" ".join(f"{number:.{_DIGITS}g}" for number in row) for row in told if row[1]]
