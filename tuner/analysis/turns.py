@@ -33,6 +33,10 @@ MOST_ALIKE = 4.0
 """How alike trials of one study scatter, in degrees of freedom (Smyth, Stat. Appl. Genet. Mol. Biol. 3, 2004): those of
 eight studies on two shared cores did as with 5.5.
 """
+UNLIKE = 4.0
+"""A trial whose variance is so many times that of the others is taken by itself. By what is known of quiet trials, one
+in twenty that scatter thrice as much and are as fast as the best one were taken for losers; less than 2% are.
+"""
 
 
 class Turn(NamedTuple):
@@ -125,7 +129,8 @@ def gain_interval(
     pairs: Sequence[tuple[Turn, Turn]], confidence: float = 0.95, scatter: Scatter | None = None
 ) -> Interval | None:
     """The logarithm of the ratio of the two rates, with its interval by the pairs of turns; None without two pairs.
-    ``scatter``: what other trials say of it, with which that of these pairs is drawn together (a moderated t).
+    ``scatter``: what other trials say of it, with which that of these pairs is drawn together (a moderated t), unless
+    these are ``UNLIKE`` them.
 
     The estimate is that of all that was counted over all seconds: a stall at an epoch's end falls into single turns,
     and a mean of the turns' ratios would leave most of it out. So does the spread of their logarithms, which turns
@@ -136,7 +141,7 @@ def gain_interval(
     own, other = together([own for own, _ in pairs]), together([other for _, other in pairs])
     added = [_beyond_mean(mine, own) - _beyond_mean(theirs, other) for mine, theirs in pairs]
     error, degrees = mean_error(len(pairs) * np.asarray(added, dtype=np.float64))
-    if scatter is not None:
+    if scatter is not None and len(pairs) * error**2 <= UNLIKE * scatter.variance:
         squares = degrees * error**2 + scatter.degrees * scatter.variance / len(pairs)
         degrees += scatter.degrees
         error = math.sqrt(squares / degrees)
