@@ -165,8 +165,15 @@ class Inquiry:
         told = self._failed if alike(self._failed, plain) else plain
         silenced = tuple(sorted(name for name in imported if _may_explain(name, told)))
         whose = Whose.OPEN if silenced else Whose.SCRIPT
-        off = tuple(sorted(name for name, by_user in imported.items() if by_user))
+        off = tuple(sorted(name for name, by_user in imported.items() if by_user or self._is_named(name)))
         return Verdict(whose, plain, (), tuple(self._account), silenced, off=off)
+
+    def _is_named(self, tracker: str) -> bool:
+        """Whether the script names it. What a library has imported before the script does isn't imported again."""
+        with contextlib.suppress(OSError, ValueError):
+            source = Path(self._request.script.path).read_text(encoding="utf-8")
+            return re.search(rf"\b{tracker}\b", source) is not None
+        return False
 
     def _decides_nothing(self, name: str, check: Outcome) -> bool:
         """Whether a run that was to show whether the failure comes again ended by the machine, and not likewise.

@@ -132,6 +132,24 @@ def test_a_tracker_that_is_off_under_plain_python_as_well_may_explain_what_goes_
         assert error.hint is not None and "with mlflow and wandb off, as in trials" in error.hint
 
 
+@pytest.mark.parametrize("text", ['run(report_to="wandb")', "run()  # no_wandb"])
+def test_a_tracker_that_a_library_imported_first_is_told_of_where_the_script_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """An import that comes second imports nothing, and isn't seen."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(text)
+
+    def run(request: TrialRequest) -> Outcome:
+        if request.plain:
+            request.folder.mkdir(parents=True)
+            (request.folder / SILENCED).write_text("wandb/by-library\n")
+        return raised()
+
+    verdict, _ = inquire(tmp_path, raised(), run)
+    assert (verdict.whose, verdict.off) == (Whose.SCRIPT, ("wandb",) if "to=" in text else ())
+
+
 @pytest.mark.parametrize("exists", [True, False])
 @pytest.mark.parametrize("trial", ["0000", "checks/without-any-watch-but-files"])
 def test_where_files_were_written_plain_python_is_tried_only_if_it_harms_none(
