@@ -32,3 +32,10 @@ def test_a_mode_that_the_script_asks_for_counts_under_run_only(tmp_path: Path, m
     instrument(session, adapter, wandb)
     wandb.init("digits", mode="online")
     assert asked == [{"project": "digits", "mode": given}]
+
+
+def test_a_folder_of_runs_that_has_its_name_is_let_be(tmp_path: Path) -> None:
+    """Python imports it as a package with nothing in it, for who asks whether wandb is there."""
+    session = InProcess({}, {}, folder=str(tmp_path)).session
+    [adapter] = [made for make in ADAPTERS if "wandb" in (made := make(session)).libraries]
+    instrument(session, adapter, ModuleType("wandb"))

@@ -15,9 +15,9 @@ OFF = "disabled"
 
 def silence_wandb(session: Session, module: ModuleType) -> None:
     """``wandb.init(mode="online")`` reaches the server whatever ``WANDB_MODE`` says: in a trial it gives a run that
-    keeps nothing, as that does.
+    keeps nothing, as that does. Where wandb isn't installed, a folder of its runs beside the script has its name.
     """
-    if not session.measuring or not session.request.folder:
+    if not session.measuring or not session.request.folder or not hasattr(module, "init"):
         return
 
     def make(original: Callable[..., Result]) -> Callable[..., Result]:
