@@ -37,7 +37,8 @@ JAX_VENV ?= .venv-jax
 ON_JAX ?= optax flax keras
 
 # Hundreds of processes import the same modules: they are compiled once.
-unexport PYTHONDONTWRITEBYTECODE
+# Nor may a test lose its asserts.
+unexport PYTHONDONTWRITEBYTECODE PYTHONOPTIMIZE
 
 .PHONY: env env-xla env-jax study test test-all test-keras test-xla test-jax check-cuda benchmark-proof grids longer benchmark side-by-side golden lint types clean
 
