@@ -231,10 +231,7 @@ class ProcessRunner(Runner):
         )
         after_the_guard = resources.enter_context(contextlib.ExitStack())
         resources.callback(launched.close)
-        watch = TrialWatch(
-            request, launched, reader, self._memory,
-            lambda: [pid for other in self._alive if other is not watch for pid in other.pids],
-        )  # fmt: skip
+        watch = TrialWatch(request, launched, reader, self._memory, self._alive)
         self._alive.append(watch)
         resources.callback(self._alive.remove, watch)
         after_the_guard.callback(watch.end_orphans)

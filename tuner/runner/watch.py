@@ -8,7 +8,7 @@ import os
 import selectors
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -68,20 +68,20 @@ class TrialWatch:
 
     A trial that takes turns is watched for one at a time, and held in between: its processes are stopped then, and no
     time goes by for it. ``waits``: whether it waits for its next turn; ``has_enough``, ``is_whole``: see ``TurnEnd``.
-    ``blocks`` are those of its turns (rank 0's), without validation, and ``entries`` all that it sent. ``siblings``
-    gives the pids of the trials that are alive beside it.
+    ``blocks`` are those of its turns (rank 0's), without validation, and ``entries`` all that it sent. ``alive``: the
+    trials that are alive at present, itself among them.
     """
 
     def __init__(
         self, request: TrialRequest, launched: Launched, reader: DeviceReader, memory: MachineMemory,
-        siblings: Callable[[], Collection[int]] = tuple,
+        alive: Sequence[TrialWatch] = (),
     ) -> None:  # fmt: skip
         self._request = request
         self._memory = memory
         self._launched = launched
         self._tree = Tree(launched.guard, launched.forked_from)
         self.reader = reader
-        self._siblings = siblings
+        self._alive = alive
         self._journal = Journal(request.folder)
         self._samples: list[ResourceSample] = []
         self._samples_file = (request.folder / RESOURCES).open("w", encoding="ascii")
@@ -124,6 +124,10 @@ class TrialWatch:
     def pids(self) -> frozenset[int]:
         """Its processes, as they were last found."""
         return self._tree.seen
+
+    def _siblings(self) -> list[int]:
+        """The processes of the trials that are alive beside it."""
+        return [pid for other in self._alive if other is not self for pid in other.pids]
 
     @property
     def samples(self) -> list[ResourceSample]:
@@ -245,7 +249,7 @@ class TrialWatch:
             busy_s=round(usage.busy_s - self._held.busy_s, 3),
             steal_s=round(usage.steal_s - self._held.steal_s, 3),
             processes=usage.processes,
-            card=self.reader.read(self._tree.seen, self._siblings()),
+            card=self.reader.read(self.pids, self._siblings()),
             held_s=round(self._held.seconds, 4),
             cores=len(os.sched_getaffinity(0)),
             host_joules=host_joules,

@@ -21,6 +21,7 @@ from tuner.child.clock import StepClock
 from tuner.child.rotation import Rotation
 from tuner.child.rounds import turns_of
 from tuner.events import Event, Noted
+from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Ratio, Rotated, Trial
 from tuner.objective import Objective
 from tuner.report.summary import summary
@@ -257,7 +258,7 @@ def test_what_a_rotation_takes_of_memory_is_none_of_the_script_as_written(monkey
     context: Any = SimpleNamespace(
         executor=SimpleNamespace(obstacle="", kept_bytes=0), baseline=object(),
         trials=[taking(0, Phase.BASELINE, 30), taking(1, Phase.ROTATION, 90)],
-        plan=SimpleNamespace(limits=Limits()),
+        plan=SimpleNamespace(limits=Limits()), knowledge=Knowledge(),
     )  # fmt: skip
     assert StudyContext._may_be_alive(context, [BASELINE, BF16])
 

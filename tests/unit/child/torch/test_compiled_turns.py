@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -144,11 +145,17 @@ def test_a_turn_in_which_something_is_compiled_anew_is_told(begin: Begin, backen
     assert switcher.disturbed(WHOLE) == ""
 
 
+@pytest.fixture
+def thrice() -> Iterator[None]:
+    """PyTorch compiles one code eight times and then gives it up, and here thrice. pytest's patches lose its settings."""
+    with torch._dynamo.config.patch(recompile_limit=3):
+        yield
+
+
 def test_each_config_has_its_own_code_and_none_takes_another_s_room(
-    begin: Begin, backend: list[Any], monkeypatch: pytest.MonkeyPatch
+    begin: Begin, backend: list[Any], thrice: None
 ) -> None:
-    """PyTorch compiles one code eight times and then gives it up, and here thrice: there are five configs."""
-    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 3)
+    """There are five of them."""
     configs = [{"compile": "default", "optimizer": "fused"}, {**WHOLE, "precision": "bf16"},
                {**WHOLE, "precision": "bf16", "threads": 1}, WHOLE, {**BLOCKS, "threads": 1}]  # fmt: skip
     _, switcher, training = started(begin, *configs)
