@@ -147,7 +147,7 @@ def test_a_turn_in_which_something_is_compiled_anew_is_told(begin: Begin, backen
 
 @pytest.fixture
 def thrice() -> Iterator[None]:
-    """PyTorch compiles one code eight times and then gives it up, and here thrice. pytest's patches lose its settings."""
+    """PyTorch gives a code up once it is compiled eight times, and here thrice. pytest's patches lose its settings."""
     with torch._dynamo.config.patch(recompile_limit=3):
         yield
 
