@@ -392,9 +392,8 @@ def _beside(memory: child.Memory, samples: Sequence[ResourceSample]) -> int:
     trial's processes: no more than they held at first, before a pool of unknown size had grown, or beside the peak.
     """
     held = held_bytes(samples)
-    if not held or (memory.pool is None and not has_strangers(samples)):
-        return memory.overhead
-    if memory.pool is None:
-        return min(memory.overhead, max(held) - memory.reserved if max(held) > memory.reserved else memory.overhead)
-    beside = max(held) - memory.pool if memory.pool else min(*held, max(held) - memory.reserved)
+    beyond = max(held, default=0) - memory.reserved
+    if memory.pool is None or not held:
+        return min(memory.overhead, beyond) if beyond > 0 and has_strangers(samples) else memory.overhead
+    beside = max(held) - memory.pool if memory.pool else min(*held, beyond)
     return max(0, beside)

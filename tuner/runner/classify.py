@@ -47,7 +47,8 @@ _TOO_LONG = (EndedBy.DEADLINE, EndedBy.NO_PROGRESS)
 _INFEASIBLE = OutcomeKind.INFEASIBLE
 DETAIL_LENGTH = 300
 HOST_OOM, DEVICE_OOM, MACHINE_FULL = "host-oom", "device-oom", "machine-full"
-"""Reasons of an outcome: the machine's memory was too small for it, or other processes took what it lacked."""
+"""Reasons of an outcome: the machine's memory was too small for it, or the device's, or others took what it lacked."""
+OUT_OF_MEMORY = frozenset({HOST_OOM, DEVICE_OOM})
 WORKER_KILLED = "worker-killed"
 KILLED = frozenset({"signal-kill", WORKER_KILLED})
 """Reasons of an outcome: a SIGKILL that neither the kernel, for memory, nor the runner sent. No script sends itself
@@ -113,7 +114,7 @@ def _blamed(judgement: Judgement, traces: Traces) -> Judgement:
 def _from_failures(traces: Traces) -> Judgement | None:
     """Faults of the config that the child recognised. Out of memory doesn't count when a complete window followed."""
     for failure in all_of(traces.records, Failure):
-        if not (traces.complete and failure.reason in ("device-oom", "host-oom")):
+        if not (traces.complete and failure.reason in OUT_OF_MEMORY):
             return _INFEASIBLE, failure.reason, one_line(failure.detail)
     for report in knob_reports(traces.records):
         if report.evidence is Evidence.CONTRADICTED:
@@ -154,7 +155,7 @@ def _from_exception(traces: Traces) -> Judgement | None:
     matched = _reason_in(f"{raised.type}: {raised.text}\n{raised.traceback}", traces)
     if matched == WORKER_KILLED:
         return OutcomeKind.CRASHED, matched, line
-    if matched in ("device-oom", "host-oom"):
+    if matched in OUT_OF_MEMORY:
         return _INFEASIBLE, matched, line
     if matched == "disk-full":
         return OutcomeKind.INFRASTRUCTURE, matched, line
@@ -173,7 +174,7 @@ def _from_signal(traces: Traces) -> Judgement | None:
     matched = _reason_in(traces.log, traces)
     last = last_line(traces.log)
     detail = one_line(f"died of {name}: {last}" if last else f"died of {name}")
-    if matched in ("device-oom", "host-oom") or (matched and number == signal.SIGABRT):
+    if matched in OUT_OF_MEMORY or (matched and number == signal.SIGABRT):
         return (OutcomeKind.INFRASTRUCTURE if matched == "disk-full" else _INFEASIBLE), matched, detail
     if number == signal.SIGBUS and re.search(r"shm|shared memory", traces.log):
         return _INFEASIBLE, "host-oom", detail
@@ -190,7 +191,7 @@ def _from_end(traces: Traces) -> Judgement:
     matched = _reason_in(traces.log, traces) if code else ""
     if matched == WORKER_KILLED:
         return OutcomeKind.CRASHED, matched, one_line(last_line(traces.log))
-    if matched in ("device-oom", "host-oom"):
+    if matched in OUT_OF_MEMORY:
         return _INFEASIBLE, matched, one_line(last_line(traces.log))
     if code:
         detail = one_line(f"the script ended with status {code}: {last_line(traces.log)}")
@@ -226,7 +227,7 @@ def classify_plain(traces: Traces, withheld: str = "") -> Judgement:
     matched = _reason_in(traceback_in(traces.log) or last_line(traces.log), traces)
     if matched == WORKER_KILLED:
         return OutcomeKind.CRASHED, matched, line
-    if matched in ("device-oom", HOST_OOM):
+    if matched in OUT_OF_MEMORY:
         return _blamed((_INFEASIBLE, matched, line), traces)
     return OutcomeKind.USER_ERROR, "script-raised" if raised else "script-failed", line
 

@@ -25,7 +25,7 @@ from tuner.analysis.turns import DISTURBED
 from tuner.child.watch import Watch
 from tuner.child.wire import FILES, KEPT
 from tuner.model import Outcome, OutcomeKind
-from tuner.runner.classify import FRAME, KILLED, WITHHELD_REASON, raised_line
+from tuner.runner.classify import FRAME, KILLED, OUT_OF_MEMORY, WITHHELD_REASON, raised_line
 from tuner.runner.plain.sitecustomize import BY_LIBRARY, SILENCED
 from tuner.runner.request import TrialRequest
 from tuner.storage.folder import RESOURCES
@@ -42,7 +42,7 @@ SEARCH_TIMES = 6.0
 ALL = frozenset(Watch)
 _FAILURES = frozenset({"script-raised", "script-failed"})
 _UNDECIDED = frozenset({OutcomeKind.INFRASTRUCTURE, OutcomeKind.NO_PROGRESS})
-_OF_THE_MACHINE = KILLED | {"host-oom", "device-oom"}
+_OF_THE_MACHINE = KILLED | OUT_OF_MEMORY
 """Reasons for which a run ended that tell of the machine at that moment, and nothing of the script."""
 _BARE, _PLAIN = "without any watch but files", "plain Python"
 

@@ -15,6 +15,7 @@ from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.race import Race
 from tuner.analysis.tiers import Tiers
 from tuner.analysis.turns import scatter_of
+from tuner.devices.frameworks import JAX, TENSORFLOW
 from tuner.devices.host import host_memory
 from tuner.errors import InfrastructureError, StorageError, StudyMismatchError
 from tuner.events import Listener, Noted, TrialFinished, TrialStarted
@@ -36,7 +37,7 @@ SHARE_TOGETHER = 0.8
 """Of the memory that is available, which trials may take that are alive at once."""
 ROTATION_SHARE = 0.5
 """Of the time for searching, after which a rotation is ended: nobody knows how slow its slowest config is."""
-TAKE_AHEAD = frozenset({"jax", "tensorflow"})
+TAKE_AHEAD = frozenset({JAX, TENSORFLOW})
 """Of a device's own memory these take most before they need it: a second process has what is left."""
 GROWS = "memory_growth"
 """TensorFlow's knob, by which it takes what it needs."""

@@ -19,7 +19,7 @@ from tuner.devices.present import kind_of
 from tuner.errors import InfrastructureError, StorageError
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Trial
-from tuner.runner.classify import DEVICE_OOM, HOST_OOM, KILLED, MACHINE_FULL
+from tuner.runner.classify import KILLED, MACHINE_FULL, OUT_OF_MEMORY
 from tuner.runner.request import ByTurns, Runner, TrialRequest, probe_window, screen_window
 from tuner.space.arguments import render
 from tuner.storage.folder import COMPILE_CACHE, STANDING, TRIALS, trial_folder
@@ -38,7 +38,6 @@ MEMORY_PAUSE_S = 20.0
 """Before a trial is run again that others left no memory to: they may be through by then. Longer each time."""
 _FORKED = (Phase.ROTATION, Phase.SEARCH, Phase.ANCHOR, Phase.SCREEN, Phase.PROBE)
 """They rank, look at losses or tell what holds the script up, and may share a fork server; what proves may not."""
-_OF_MEMORY = frozenset({HOST_OOM, DEVICE_OOM})
 _DISK_FAULTS = frozenset({"disk-full", "unwritable"})
 
 
@@ -261,7 +260,7 @@ class TrialExecutor:
             # There is no time to run them alone, and nothing else is their own doing.
             return [late if outcome in apart else outcome for outcome in outcomes]
         # The memory for both may not be there, though each fits.
-        alone_only = any(o.kind is OutcomeKind.INFRASTRUCTURE or o.reason in _OF_MEMORY for o in outcomes)
+        alone_only = any(o.kind is OutcomeKind.INFRASTRUCTURE or o.reason in OUT_OF_MEMORY for o in outcomes)
         waited = self._plan.ranks > 1 and any(o.kind is OutcomeKind.NO_PROGRESS for o in outcomes)
         if self._turns_work and outcomes and not (found.obstacle or alone_only or waited):
             return outcomes

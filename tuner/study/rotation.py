@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tuner.devices.frameworks import TENSORFLOW
 from tuner.formatting import seconds_text
 from tuner.model import BASELINE, Config, Phase
 from tuner.search.rotation import loads
 from tuner.storage.database import NewTrial
 from tuner.study.context import FITTED, StudyContext
 
-TENSORFLOW = "tensorflow"
-"""The one backend of Keras whose training function has another one for each config."""
 WAITS = 0.5
 """Where the script as written waits for data for a larger share of its time, what it computes with decides little."""
 
@@ -50,7 +49,7 @@ def _obstacle(study: StudyContext, configs: Sequence[Config]) -> str:
         return "the script as written has no figure"
     if study.knowledge.trainer not in ("", FITTED):
         return f"{study.knowledge.trainer} sets some of the knobs itself"
-    if study.knowledge.backend not in ("", TENSORFLOW):
+    if study.knowledge.backend not in ("", TENSORFLOW):  # alone it has a training function for each config
         return f"Keras computes with {study.knowledge.backend} here"
     if (baseline.data_wait_share or 0.0) > WAITS and not loads(study.space, configs):
         return "it waits for its data most of the time, and no other loader is among what can be switched"
