@@ -28,7 +28,7 @@ from . import call_sites, preloaded, wire
 from .adapters import ADAPTERS
 from .execute import die_with
 from .hooks import PostImportFinder
-from .preloaded import ByChance, GlobalGenerator, InstalledOnly, NotInstalled, Preloaded
+from .preloaded import Asked, ByChance, GlobalGenerator, InstalledOnly, NotInstalled, Preloaded
 from .recorder import Recorder
 from .records import ChildRequest
 from .session import Session
@@ -52,7 +52,7 @@ def main() -> None:
     die_with(plan["parent"])
     _as_after_exec()
     try:
-        refusal = _why_not_load(connection) or _load(plan["script"], plan["imports"]) or _why_not()
+        refusal = _why_not_load(connection) or _load(plan["script"], plan["imports"], plan["apart"]) or _why_not()
     except NotInstalled as error:
         refusal = str(error)
     except BaseException as error:
@@ -83,16 +83,17 @@ def _why_not_load(connection: _socket.socket) -> str:
     return f"{strangers[0]} lies in no installed package" if strangers else ""
 
 
-def _load(script: str, imports: list[tuple[int, str, list[str]]]) -> str:
+def _load(script: str, imports: list[tuple[int, str, list[str]]], apart: list[str]) -> str:
     """Imports as the script's first lines do, from where it would; why that can't be served, or "".
 
     ``imports``: the line of each, the module, and the names that are taken from it: a warning names the line.
+    ``apart``: variables in which forks differ.
     """
     names = _libraries_with_hooks()
     state, undrawn = Preloaded(frozenset(sys.modules)), random.getstate()
     path, main_module = list(sys.path), sys.modules["__main__"]
     strict = InstalledOnly(call_sites.installed_folders(tuple(sys.path)))
-    generator, by_chance = GlobalGenerator(), ByChance()
+    generator, by_chance, asked = GlobalGenerator(), ByChance(), Asked(apart)
     noting = {GlobalGenerator.NAME: generator.note, ByChance.NAME: by_chance.note}
     finders = [strict, PostImportFinder({**dict.fromkeys(names, state.note), **noting})]
     descriptors = set(os.listdir("/proc/self/fd"))
@@ -114,6 +115,8 @@ def _load(script: str, imports: list[tuple[int, str, list[str]]]) -> str:
         del sys.path[0]
     if strict.refused:
         return f"{strict.refused[0]} lies in no installed package"
+    if read := asked.found():
+        return f"an import reads {read[0]}"
     if sys.path != path:
         return "an import changed sys.path"
     if set(os.listdir("/proc/self/fd")) != descriptors:
@@ -200,9 +203,10 @@ def _serve(connection: _socket.socket) -> None:
     """Forks a guard and a trial's process for each order; returns in the latter.
 
     An order is JSON: ``request`` (the path of it), ``variables`` (those of the environment that differ, null where one
-    is absent), ``guard`` (the command that it becomes). With it come descriptors: of the guard's orders and statuses,
-    the log, the records and, where the trial takes any, turns. The trial's process answers with the guard's pid; the
-    connection gives nothing where it couldn't.
+    is absent), ``guard`` (the command that it becomes), ``given`` (variables that tell of descriptors), ``ranks`` (of
+    each: ``log``, and ``variables`` of its own; none where the trial is one process), ``starter`` (the command that
+    starts them). With it come descriptors: of the guard's orders and statuses, the log, and those that are ``given``.
+    The trial's process answers with the guard's pid; the connection gives nothing where it couldn't.
     """
     while True:
         text, ancillary, _, _ = connection.recvmsg(
@@ -244,7 +248,9 @@ def _start_trial(connection: _socket.socket, order: dict[str, Any], descriptors:
             connection.close()
             _become_guard(order["guard"], child, go, descriptors)
         os.close(go)
-        _become_trial(connection, order, guard, waits, descriptors)
+        printed = _become_trial(connection, order, guard, waits, descriptors)
+        if order["ranks"]:
+            _become_ranks(order, printed)
     except BaseException:
         os._exit(1)
 
@@ -265,8 +271,8 @@ def _become_guard(command: list[str], child: int, go: int, descriptors: list[int
 
 def _become_trial(
     connection: _socket.socket, order: dict[str, Any], guard: int, waits: int, descriptors: list[int]
-) -> None:
-    """Everything as after the start of a fresh process; then waits until it may go."""
+) -> bytes:
+    """Everything as after the start of a fresh process; then waits until it may go. What imports have printed."""
     os.setsid()
     die_with(guard)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -283,11 +289,9 @@ def _become_trial(
                 os.close(int(name))
             except OSError:
                 pass  # that of the listing itself
-    while printed:
-        printed = printed[os.write(1, printed) :]  # what a fresh process would have printed at its imports
-    variables = {**order["variables"], wire.REQUEST_ENV: order["request"], wire.RECORDS_ENV: str(given[0])}
-    if len(given) > 1:
-        variables[wire.TURNS_ENV] = str(given[1])
+    _print(printed)  # what a fresh process would have printed at its imports
+    numbers = dict(zip(order["given"], map(str, given), strict=True))
+    variables = {**order["variables"], wire.REQUEST_ENV: order["request"], **numbers}
     for name, value in variables.items():
         if value is None:
             os.environ.pop(name, None)
@@ -299,6 +303,44 @@ def _become_trial(
     if not os.read(waits, 1):
         os._exit(1)
     os.close(waits)
+    return printed
+
+
+def _print(text: bytes) -> None:
+    while text:
+        text = text[os.write(1, text) :]
+
+
+def _become_ranks(order: dict[str, Any], printed: bytes) -> None:
+    """Forks the ranks, and becomes what starts them where nothing is forked. Returns in each rank's process."""
+    starter, records = os.getpid(), int(os.environ[wire.RECORDS_ENV])
+    pids, readers = list[int](), list[int]()
+    for rank in order["ranks"]:
+        reader, writer = os.pipe()
+        readers.append(reader)
+        if not (pid := os.fork()):
+            die_with(starter)
+            for descriptor in (records, *readers):
+                os.close(descriptor)
+            _become_rank(rank, writer, printed)
+            return
+        os.close(writer)
+        pids.append(pid)
+    for descriptor in (records, *readers):
+        os.set_inheritable(descriptor, True)
+    pairs = [f"{pid}:{reader}" for pid, reader in zip(pids, readers, strict=True)]
+    os.execv(order["starter"][0], [*order["starter"], str(records), *pairs])
+
+
+def _become_rank(rank: dict[str, Any], records: int, printed: bytes) -> None:
+    if rank["log"]:
+        own = os.open(rank["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+        os.dup2(own, 1)
+        os.dup2(own, 2)
+        os.close(own)
+        _print(printed)
+    os.environ.update(rank["variables"], **{wire.RECORDS_ENV: str(records)})
+    _renew()
 
 
 def _renew() -> None:

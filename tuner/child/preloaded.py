@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import importlib.abc
 import importlib.machinery
+import os
 import random
 import sys
 import weakref
@@ -158,6 +159,28 @@ class ByChance:
         ]
         seeds = ((each, getattr(each, "seed_seq", None) or getattr(each, "_seed_seq", None)) for each in made)
         return [each for each, seed in seeds if getattr(seed, "entropy", None) in self._drawn]
+
+
+class Asked:
+    """Notes which of these variables of the environment are read by their name; whoever reads all is no matter."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        found, kind = set[str](), cast("Any", type(os.environ))
+        self._found, self._kind, self._read = found, kind, kind.__getitem__
+        read = self._read
+
+        def noting(environment: Any, name: str) -> str:
+            if name in names:
+                found.add(name)
+            value: str = read(environment, name)
+            return value
+
+        kind.__getitem__ = noting
+
+    def found(self) -> list[str]:
+        """Which those were. Nothing is noted any more."""
+        self._kind.__getitem__ = self._read
+        return sorted(self._found)
 
 
 def _seed_anew(generator: Any) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tuner.child import wire
-from tuner.runner import guard
+from tuner.runner import guard, rank_starter
 from tuner.runner.guard import descendants, stat_fields
 from tuner.runner.leading_imports import Import
 from tuner.runner.request import Interrupted
@@ -32,6 +32,7 @@ LOAD_PATIENCE_S = 60.0
 FORK_PATIENCE_S = 5.0
 _LONGEST = 1 << 16
 _GUARD = Path(guard.__file__).resolve()
+_RANK_STARTER = Path(rank_starter.__file__).resolve()
 
 
 class ServerFault(Exception):
@@ -79,15 +80,27 @@ class ForkedGuard:
 
 
 @dataclass(frozen=True)
-class Start:
-    """What a server is to start. ``descriptors``: of the log, of the records and, where it takes any, of turns.
+class ForkedRank:
+    """One of several ranks: the file that it prints into, "" for the trial's log, and its own ``variables``."""
 
-    ``variables``: those that aren't as in the server's environment; None for one that is absent.
+    log: str
+    variables: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a server is to start. ``log``: the descriptor of it; ``given``: those of the protocol, by the variables that
+    tell of them.
+
+    ``variables``: those that aren't as in the server's environment; None for one that is absent. ``ranks``: in the
+    order of their numbers; none where the trial is one process.
     """
 
     request: Path
     variables: Mapping[str, str | None]
-    descriptors: Sequence[int]
+    log: int
+    given: Mapping[str, int]
+    ranks: Sequence[ForkedRank] = ()
 
 
 class ForkServer:
@@ -95,13 +108,14 @@ class ForkServer:
     ``ServerFault``, and closes itself then.
 
     ``loaded_s``: what it took to be ready, which each of its ``trials`` is spared, so many by now. It ends with the
-    thread that made it.
+    thread that made it. ``apart``: variables in which its forks differ: it can't be forked where an import reads one.
     Raises ``OSError`` where it can't be started.
     """
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], script: str, imports: Sequence[Import]
-    ) -> None:
+        self, command: Sequence[str], environment: Mapping[str, str], script: str, imports: Sequence[Import],
+        apart: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         began = time.monotonic()
         self.trials = 0
         self.loaded_s = 0.0
@@ -122,7 +136,7 @@ class ForkServer:
                 raise
             finally:
                 os.close(printed)
-        plan = {"script": script, "imports": imports, "parent": os.getpid(), "spawned": began}
+        plan = {"script": script, "imports": imports, "apart": apart, "parent": os.getpid(), "spawned": began}
         try:
             self._send(json.dumps(plan).encode(), ())
         except BaseException:
@@ -157,10 +171,16 @@ class ForkServer:
         """Has a trial forked, which waits for its guard's order. Raises ``ServerFault``, having ended the server."""
         theirs_orders, orders = os.pipe()
         statuses, theirs_statuses = os.pipe()
-        command = [sys.executable, "-I", "-S", str(_GUARD), guard.ADOPT]
-        order = {"request": str(given.request), "variables": dict(given.variables), "guard": command}
+        python = [sys.executable, "-I", "-S"]
+        order = {
+            "request": str(given.request), "variables": dict(given.variables), "given": [*given.given],
+            "guard": [*python, str(_GUARD), guard.ADOPT],
+            "ranks": [{"log": rank.log, "variables": dict(rank.variables)} for rank in given.ranks],
+            "starter": [*python, str(_RANK_STARTER), rank_starter.ADOPT],
+        }  # fmt: skip
+        descriptors = (theirs_orders, theirs_statuses, given.log, *given.given.values())
         try:
-            self._send(json.dumps(order).encode(), (theirs_orders, theirs_statuses, *given.descriptors))
+            self._send(json.dumps(order).encode(), descriptors)
             pid = int(self._answer(FORK_PATIENCE_S)["guard"])
             self._last = ForkedGuard(pid, self, self._handle_of(pid), orders, statuses)
         except BaseException:

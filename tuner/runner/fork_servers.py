@@ -18,7 +18,8 @@ from pathlib import Path
 from tuner.child import wire
 from tuner.devices.present import kind_of
 from tuner.knowledge import Knowledge
-from tuner.runner.fork_server import ForkedGuard, ForkServer, ServerFault, ServerRefusal, Start
+from tuner.runner import rank_starter
+from tuner.runner.fork_server import ForkedGuard, ForkedRank, ForkServer, ServerFault, ServerRefusal, Start
 from tuner.runner.leading_imports import Import, imports_only_what_is_known, leading_imports
 from tuner.runner.request import TrialRequest
 
@@ -49,7 +50,9 @@ _MAY_CHANGE_IT = ("environ", "putenv", "dotenv", "dynamo", "inductor", "sys.modu
 
 @dataclass(frozen=True)
 class Launch:
-    """How a trial would be started fresh."""
+    """How a trial would be started fresh; each of its ranks, where it has several: in which environment but for what
+    the ranks differ in.
+    """
 
     request: TrialRequest
     command: Sequence[str]
@@ -60,12 +63,12 @@ def may_fork(request: TrialRequest) -> bool:
     """Whether the trial may start from a fork server: from one for itself alone where it is to be ``fresh``.
 
     Not before the baseline has shown what trains; nor with threads, which libraries read at their import, or an
-    allocator, which a process has from its beginning; nor where a driver, or several ranks, are met that nobody has
-    tried it with; nor modules, whose packages run code of the user's own first. A screen may: none of what a
-    server imports draws a number that a seed decides.
+    allocator, which a process has from its beginning; nor where a driver is met that nobody has tried it with, or
+    several ranks elsewhere than on the host; nor modules, whose packages run code of the user's own first. A screen
+    may: none of what a server imports draws a number that a seed decides.
     """
     return (
-        not request.plain and request.ranks == 1
+        not request.plain and (request.ranks == 1 or kind_of(request.device).is_host)
         and request.knowledge.framework in FRAMEWORKS
         and not AT_THE_START & set(request.config) and kind_of(request.device).may_fork(request.knowledge.framework)
         and bool(request.script.path) and not request.script.module
@@ -82,6 +85,7 @@ class _Basis:
     folder: str
     cores: frozenset[int]
     environment: tuple[tuple[str, str], ...]
+    apart: tuple[str, ...]
 
 
 class Fork:
@@ -96,12 +100,16 @@ class Fork:
         self.spared_s = servers.loaded_s
 
     def start(
-        self, request: Path, environment: Mapping[str, str], descriptors: Sequence[int]
-    ) -> ForkedGuard | None:
-        """The trial's guard; None where the server failed: the trial has to start fresh."""
+        self, request: Path, environment: Mapping[str, str], log: int, given: Mapping[str, int],
+        ranks: Sequence[ForkedRank] = (),
+    ) -> ForkedGuard | None:  # fmt: skip
+        """The trial's guard; None where the server failed: the trial has to start fresh.
+
+        Descriptors and ranks: as in ``Start``.
+        """
         variables = {name: environment.get(name) for name in _OF_THE_TRIAL}
         try:
-            return self._server.start(Start(request, variables, descriptors))
+            return self._server.start(Start(request, variables, log, given, ranks))
         except (ServerFault, OSError) as error:
             self._servers.lose(self._server, error)
             return None
@@ -172,7 +180,8 @@ class ForkServers:
             servers = []
             try:
                 for _ in range(count):
-                    server = ForkServer(basis.command, dict(basis.environment), basis.script, basis.imports)
+                    environment = dict(basis.environment)
+                    server = ForkServer(basis.command, environment, basis.script, basis.imports, basis.apart)
                     started.callback(server.close)
                     servers.append(server)
                 for server in servers:
@@ -237,4 +246,5 @@ def _basis(trial: Launch) -> _Basis | None:
     shared = tuple((name, value) for name, value in trial.environment.items() if name not in _OF_THE_WIRE)
     comparable = tuple((name, "" if name in _OF_THE_TRIAL else value) for name, value in shared)
     cores = frozenset(os.sched_getaffinity(0))  # by which a library may choose its threads when it is loaded
-    return _Basis(tuple(trial.command), script, imports, os.getcwd(), cores, comparable)
+    apart = rank_starter.OWN if request.ranks > 1 else ()
+    return _Basis(tuple(trial.command), script, imports, os.getcwd(), cores, comparable, apart)

@@ -22,18 +22,18 @@ from tuner.devices.present import kind_of
 from tuner.knowledge import Knowledge
 from tuner.masking import masked
 from tuner.model import Config, Device, Script
-from tuner.runner import guard, rank_starter
+from tuner.runner import guard
 from tuner.runner.fork_server import ForkedGuard
 from tuner.runner.fork_servers import ForkServers, Launch
 from tuner.runner.plain import sitecustomize
+from tuner.runner.rank_launch import by_starter, forked_ranks, of_all_ranks, shared_by
 from tuner.runner.request import TrialRequest
 from tuner.storage import compile_cache
-from tuner.storage.folder import LOG, RANK_LOG, REQUEST, make_private
+from tuner.storage.folder import LOG, REQUEST, make_private
 
 CHILD = Path(wire.__file__).resolve().parent / "__main__.py"
 PLAIN = Path(sitecustomize.__file__).resolve().parent
 _GUARD = Path(guard.__file__).resolve()
-_RANK_STARTER = Path(rank_starter.__file__).resolve()
 _GUARD_PATIENCE_S = guard.KILL_PATIENCE_S + 5.0
 
 
@@ -150,27 +150,26 @@ def launch(
     with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
         records, writer = _pipe(ours, theirs)
         os.set_blocking(records, False)
-        inherited, turns = [writer], None
+        given, turns = {wire.RECORDS_ENV: writer}, None
         if hidden is not None:
-            turns, reader = reversed(_pipe(theirs, ours))
-            inherited.append(reader)
+            turns, given[wire.TURNS_ENV] = reversed(_pipe(theirs, ours))
         log = os.open(request.folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         theirs.callback(os.close, log)
         if request.plain:
             command, environment = plain_command(request.script, python), plain_environment(request)
         else:
-            command, environment = [python, str(child)], child_environment(request, path, *inherited)
+            command, environment = [python, str(child)], child_environment(request, path, *given.values())
         shared = None
         if request.ranks > 1:
-            shared = _shared_by(request.ranks, ours), request.ranks
-            inherited.append(shared[0])
-            command = _by_ranks(command, request, writer)
+            shared = shared_by(request.ranks, ours), request.ranks
+            given[wire.RANKS_ENV] = shared[0]
+            command = by_starter(command, request, writer)
             environment |= {} if request.plain else {wire.RANKS_ENV: str(shared[0])}
         started = time.monotonic()
-        forked = None if fork is None else fork.start(path, environment, (log, *inherited))
+        forked = fork.start(path, environment, log, given, forked_ranks(environment, request)) if fork else None
         if forked is None:
             fork, started = None, time.monotonic()
-        process = forked or _start_guard(command, inherited, log, environment)
+        process = forked or _start_guard(command, [*given.values()], log, environment)
         ours.pop_all()  # now the trial's: it closes them
     forked_from, spared_s = (None, 0.0) if fork is None else (fork.server, fork.spared_s)
     launched = Launched(process, records, path, turns, started=started, forked_from=forked_from, shared=shared)
@@ -186,20 +185,6 @@ def launch(
     return launched
 
 
-def _shared_by(ranks: int, stack: contextlib.ExitStack) -> int:
-    """What the ranks of a trial share, as an open file."""
-    descriptor = os.memfd_create("autotune-ranks")
-    stack.callback(os.close, descriptor)
-    os.ftruncate(descriptor, unison.bytes_for(ranks))
-    return descriptor
-
-
-def _by_ranks(command: Sequence[str], request: TrialRequest, records: int) -> list[str]:
-    """What starts the command once for each rank."""
-    started = [str(request.ranks), str(records), str(request.folder.absolute()), RANK_LOG]
-    return [sys.executable, "-I", "-S", str(_RANK_STARTER), *started, "--", *command]
-
-
 def load_servers(
     servers: ForkServers, requests: Sequence[TrialRequest], python: str, child: Path, stop: threading.Event
 ) -> None:
@@ -208,7 +193,7 @@ def load_servers(
 
 
 def _as_fresh(request: TrialRequest, python: str, child: Path) -> Launch:
-    return Launch(request, [python, str(child)], _environment(request))
+    return Launch(request, [python, str(child)], of_all_ranks(_environment(request), request.ranks))
 
 
 def _pipe(reads: contextlib.ExitStack, writes: contextlib.ExitStack) -> tuple[int, int]:

@@ -8,6 +8,11 @@ Each rank runs the command with torchrun's environment variables and a pipe for 
 ``RECORDS_FD``, those of all but rank 0 with ``rank`` in each line. Rank 0 prints into the trial's log, rank N into
 ``LOG`` in ``FOLDER``, in which ``{}`` stands for N. The ranks die with this process, and it tells as a record how each
 ended by itself.
+
+    python -I -S rank_starter.py --adopt RECORDS_FD PID:FD...
+
+A fork server's fork has started the ranks already, its own children, and becomes this for them: each with the pipe that
+its records come from.
 """
 
 from __future__ import annotations
@@ -20,13 +25,16 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 PR_SET_PDEATHSIG = 1
 RECORDS_ENV = "AUTOTUNE_RECORDS_FD"
 GRACE_S = 1.0
 """Once a rank has failed the others may say within so many seconds what they make of that; then they are killed."""
 ADDRESS = "127.0.0.1"
+ADOPT = "--adopt"
+OWN = ("RANK", "LOCAL_RANK", "ROLE_RANK", "MASTER_PORT")
+"""Of ``environment_of``, what isn't the same in every rank of every trial."""
 
 
 class Rank:
@@ -40,9 +48,9 @@ class Rank:
         self.is_alive = True
 
 
-def environment_of(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """What torchrun would set on one host; threads as it sets them, unless the user does."""
-    threads = {} if ranks == 1 or "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": "1"}
+def environment_of(rank: int, ranks: int, port: int, given: Mapping[str, str]) -> dict[str, str]:
+    """What torchrun would set on one host beside what is ``given``; threads as it sets them, unless the user does."""
+    threads = {} if ranks == 1 or "OMP_NUM_THREADS" in given else {"OMP_NUM_THREADS": "1"}
     return {
         **threads,
         "RANK": str(rank), "LOCAL_RANK": str(rank), "ROLE_RANK": str(rank), "GROUP_RANK": "0",
@@ -81,7 +89,7 @@ def start(command: list[str], rank: int, ranks: int, port: int, log: str) -> Ran
             os.dup2(own, 1)
             os.dup2(own, 2)
             os.close(own)
-        os.environ.update(environment_of(rank, ranks, port))
+        os.environ.update(environment_of(rank, ranks, port, os.environ))
         if RECORDS_ENV in os.environ:
             os.set_inheritable(writer, True)
             os.environ[RECORDS_ENV] = str(writer)
@@ -126,8 +134,7 @@ def send(records: int, data: bytes) -> None:
 
 def main() -> None:
     """Serves one trial; see the module's text."""
-    count, records, folder, log = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-    command = sys.argv[6:]
+    first, records, given = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the ranks are told themselves, and this ends with them
     os.set_inheritable(records, False)
@@ -136,10 +143,27 @@ def main() -> None:
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    port = free_port()
-    ranks = [start(command, rank, count, port, os.path.join(folder, log)) for rank in range(count)]
+    if first == ADOPT:
+        ranks = _adopted(given)
+        os.write(wake, b"\n")  # one may have ended before anything told of that
+    else:
+        ranks = _started(int(first), folder=given[0], log=given[1], command=given[3:])
     failed = _serve(ranks, records, woken)
     sys.exit(1 if failed else 0)
+
+
+def _started(count: int, folder: str, log: str, command: list[str]) -> list[Rank]:
+    port = free_port()
+    return [start(command, rank, count, port, os.path.join(folder, log)) for rank in range(count)]
+
+
+def _adopted(told: Sequence[str]) -> list[Rank]:
+    ranks = []
+    for number, pair in enumerate(told):
+        pid, reader = map(int, pair.split(":"))
+        os.set_blocking(reader, False)
+        ranks.append(Rank(number, pid, reader))
+    return ranks
 
 
 def _serve(ranks: list[Rank], records: int, woken: int) -> bool:

@@ -40,15 +40,17 @@ class Tree:
     """The processes below a guard. The guard adopts orphans, so the walk by parents finds every one.
 
     ``forked_from``: the fork server that it was forked from, None where it started fresh. What it shares with that one
-    is its own in every reading. ``session``: the pid of the trial's first process, whose session it leads; 0 before
-    that is known.
+    is its own in every reading, and each of its ``ranks``' own. ``session``: the pid of the trial's first process,
+    whose session it leads; 0 before that is known.
     """
 
     def __init__(
-        self, guard: int, forked_from: int | None = None, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+        self, guard: int, forked_from: int | None = None, ranks: int = 1, *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._guard = guard
         self._forked_from = forked_from
+        self._ranks = ranks
         self._clock = clock
         self._pids: list[int] = []
         self._born: dict[int, str] = {}
@@ -108,11 +110,11 @@ class Tree:
             self._next_walk = self._next_time(now, 1.0)
         rss = sum(rss_bytes(pid) for pid in self._pids)
         if self._forked_from is not None:
-            rss += _shares(self._forked_from, "status")["RssFile"]
+            rss += self._ranks * _shares(self._forked_from, "status")["RssFile"]
         pss: int | None = None
         if now >= self._next_pss and self._pids:
             before = self._clock()
-            pss = own_bytes(self._pids, self._forked_from)
+            pss = own_bytes(self._pids, self._forked_from, self._ranks)
             self._soonest_pss = self._next_time(before, 0.2, 0.05)
             self._next_pss = self._soonest_pss if rss > near_bytes else self._next_time(before, 1.0)
         cpu = sum(_cpu_seconds(pid, own=True) for pid in self._pids) + _cpu_seconds(self._guard, own=False)
@@ -191,7 +193,7 @@ def rss_bytes(pid: int) -> int:
         return 0
 
 
-def own_bytes(pids: Iterable[int], forked_from: int | None = None) -> int:
+def own_bytes(pids: Iterable[int], forked_from: int | None = None, ranks: int = 1) -> int:
     """Resident pages of a tree, one that its processes share counted once, as if nothing else ran on the machine.
 
     The kernel divides a page by the number of its sharers, and others may share what the tree uses: the script as
@@ -203,6 +205,9 @@ def own_bytes(pids: Iterable[int], forked_from: int | None = None) -> int:
     the tree has started as a program of its own: that has mapped its files itself. Pages of files that both the server
     and its fork have touched count twice, some 30 MiB with PyTorch on a CPU, 60 with TensorFlow and 90 with XLA, rather
     too much than too little.
+
+    Several ``ranks``, each a fork of the same server, would have loaded the memory that they share with it once each:
+    the server has it once, and no more is counted than all of them have mapped.
     """
     shares = {pid: _shares(pid) for pid in pids}
     server = dict.fromkeys(_KINDS, 0)
@@ -214,6 +219,9 @@ def own_bytes(pids: Iterable[int], forked_from: int | None = None) -> int:
         sum(share["Pss_Anon"] for share in shares.values()) + max(0, server["Pss_Anon"] - server["Private_Dirty"]),
         max((share["RssAnon"] for share in shares.values()), default=0),
     )
+    if forked_from is not None and ranks > 1:
+        anonymous += (ranks - 1) * max(0, server["RssAnon"] - server["Private_Dirty"])
+        anonymous = min(anonymous, sum(share["RssAnon"] for share in shares.values()))
     mapped = (
         share["RssFile"] + (server["RssFile"] if begun is not None and _stack_of(pid) == begun else 0)
         for pid, share in shares.items()

@@ -79,7 +79,7 @@ class TrialWatch:
         self._request = request
         self._memory = memory
         self._launched = launched
-        self._tree = Tree(launched.guard, launched.forked_from)
+        self._tree = Tree(launched.guard, launched.forked_from, request.ranks)
         self.reader = reader
         self._alive = alive
         self._journal = Journal(request.folder)

@@ -16,7 +16,15 @@ import numpy
 import pytest
 
 from tuner.child import patches
-from tuner.child.preloaded import ByChance, GlobalGenerator, InstalledOnly, NotInstalled, drawn_since, taken_by_now
+from tuner.child.preloaded import (
+    Asked,
+    ByChance,
+    GlobalGenerator,
+    InstalledOnly,
+    NotInstalled,
+    drawn_since,
+    taken_by_now,
+)
 
 
 @pytest.fixture
@@ -194,3 +202,14 @@ def test_generators_that_an_import_made_without_a_seed_are_seeded_anew() -> None
         random.Random(5).random(), numpy.random.default_rng(2**127 + 1).random(),
         numpy.random.RandomState(5).random(), random.Random(7).random(),
     ]  # fmt: skip
+
+
+def test_a_variable_that_is_read_is_noted_whether_it_is_there_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.delenv("RANK", raising=False)
+    before = vars(type(os.environ))["__getitem__"]
+    asked = Asked(("RANK", "LOCAL_RANK", "MASTER_PORT"))
+    assert "HOME" in {**os.environ} and "WORLD_SIZE" not in os.environ
+    assert os.getenv("RANK", "0") == "0" and os.environ["LOCAL_RANK"] == "3"
+    assert asked.found() == ["LOCAL_RANK", "RANK"]
+    assert vars(type(os.environ))["__getitem__"] is before

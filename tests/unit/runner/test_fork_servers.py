@@ -15,8 +15,10 @@ from support.forked import KNOWN_OF_KERAS, asked
 from tuner.knowledge import Knowledge
 from tuner.model import Config, Device, Script
 from tuner.runner import fork_servers
-from tuner.runner.fork_server import ServerFault, ServerRefusal, Start
+from tuner.runner.fork_server import ForkedRank, ServerFault, ServerRefusal, Start
 from tuner.runner.fork_servers import SERVERS, WORTH_ANOTHER, ForkServers, Launch, may_fork
+from tuner.runner.rank_launch import forked_ranks, of_all_ranks
+from tuner.runner.rank_starter import OWN, environment_of
 from tuner.runner.request import TrialRequest
 
 CARD = Device("cuda", 0, "card", "", 0)
@@ -78,9 +80,11 @@ def ready(servers: ForkServers, request: TrialRequest, **environment: str) -> An
 def test_only_what_a_server_can_have_imported_for_is_forked(request_: TrialRequest) -> None:
     assert may_fork(request_) and may_fork(replace(request_, seed=3)) and may_fork(replace(request_, device=CARD))
     assert may_fork(replace(request_, knowledge=KNOWN_OF_KERAS, config=Config({"inter_op_threads": 2})))
+    assert may_fork(replace(request_, ranks=2))
     script = request_.script
     for field in (
-        {"plain": True}, {"knowledge": Knowledge()}, {"config": {"threads": 2}},
+        {"device": CARD, "ranks": 2}, {"ranks": 2, "config": {"threads": 2}}, {"plain": True},
+        {"knowledge": Knowledge()}, {"config": {"threads": 2}},
         {"knowledge": Knowledge(framework="jax")}, {"device": Device("tpu", 0, "chip", "", 0)},
         {"device": CARD, "knowledge": KNOWN_OF_KERAS},
         {"script": replace(script, path="", module="package.train")}, {"script": Script("", ())},
@@ -93,7 +97,7 @@ def test_trials_take_turns_with_the_servers(
 ) -> None:
     def started() -> int:
         fork = ready(servers, request_)
-        fork.start(tmp_path, {}, ())
+        fork.start(tmp_path, {}, 0, {})
         return int(fork.server)
 
     servers = ForkServers()
@@ -119,10 +123,10 @@ def test_what_starts_fresh_has_a_server_for_itself_or_none(
     servers.load_for_each([launch_of(fresh), launch_of(other)], threading.Event())
     loaded = server.made
     first = ready(servers, fresh)
-    assert first.server == loaded - 1 and first.start(tmp_path, {}, ()) is not None
+    assert first.server == loaded - 1 and first.start(tmp_path, {}, 0, {}) is not None
     assert servers.start_unlike
     second = ready(servers, other)
-    assert second.server == loaded and second.start(tmp_path, {}, ()) is not None
+    assert second.server == loaded and second.start(tmp_path, {}, 0, {}) is not None
     assert not servers.start_unlike
     assert ready(servers, fresh) is None, "each of them has begun its one trial"
     servers.close()
@@ -171,7 +175,7 @@ def test_what_differs_from_a_servers_world_starts_fresh(
 ) -> None:
     servers = ForkServers()
     fork = ready(servers, request_, MLFLOW_TRACKING_URI="a")
-    assert fork.start(tmp_path, {"MLFLOW_TRACKING_URI": "b", "A": "1"}, ()) == (
+    assert fork.start(tmp_path, {"MLFLOW_TRACKING_URI": "b", "A": "1"}, 0, {}) == (
         "guard of 1 with {'MLFLOW_TRACKING_URI': 'b'}"
     )
     assert ready(servers, request_, MLFLOW_TRACKING_URI="b") is not None
@@ -186,6 +190,30 @@ def test_what_differs_from_a_servers_world_starts_fresh(
     assert ready(servers, request_, MLFLOW_TRACKING_URI="b") is not None
     monkeypatch.chdir(tmp_path)
     assert ready(servers, request_, MLFLOW_TRACKING_URI="b") is None
+
+
+def test_a_server_for_ranks_has_what_all_of_them_find_and_nothing_of_one(
+    request_: TrialRequest,
+) -> None:
+    """Threads are torchrun's, unless the user says how many: libraries read them at their import."""
+    request = replace(request_, ranks=2)
+    for threads in (None, "3"):
+        given = {"A": "1", "LOCAL_RANK": "7", **({"OMP_NUM_THREADS": threads} if threads else {})}
+        found = of_all_ranks(given, 2)
+        assert (found["A"], found["WORLD_SIZE"], found["OMP_NUM_THREADS"]) == ("1", "2", threads or "1")
+        assert not found.keys() & {*OWN}
+        for number, rank in enumerate(forked_ranks(given, request)):
+            assert {**found, **rank.variables} == {**given, **environment_of(number, 2, port_of(rank), given)}
+            assert rank.log == ("" if not number else str(request.folder / "log-1.txt"))
+    basis = fork_servers._basis(Launch(request, ["python", "child"], of_all_ranks({}, 2)))
+    assert basis is not None and basis.apart == OWN
+    alone = fork_servers._basis(Launch(request_, ["python", "child"], of_all_ranks({}, 1)))
+    assert alone is not None and (alone.apart, alone.environment) == ((), ())
+
+
+def port_of(rank: ForkedRank) -> int:
+    assert rank.variables["MASTER_ADDR"] == "127.0.0.1"
+    return int(rank.variables["MASTER_PORT"])
 
 
 def test_a_script_that_imports_no_framework_at_its_top_needs_no_server(
@@ -223,7 +251,7 @@ def test_two_faults_and_no_server_is_used_any_more(
     for _ in range(2):
         assert not servers.why_not
         fork = ready(servers, request_)
-        assert fork is None if when == "made" else fork.start(tmp_path, {}, ()) is None
+        assert fork is None if when == "made" else fork.start(tmp_path, {}, 0, {}) is None
     assert servers.why_not == "it hangs" and not servers.alive
     assert ready(servers, request_) is None and server.made == 2
 
@@ -235,7 +263,7 @@ def test_a_refusal_is_enough(
     servers = ForkServers()
     server.faults = {when: ServerRefusal("an import started threads: 3")}
     fork = ready(servers, request_)
-    assert fork is None if when == "made" else fork.start(tmp_path, {}, ()) is None
+    assert fork is None if when == "made" else fork.start(tmp_path, {}, 0, {}) is None
     assert servers.why_not == "an import started threads: 3"
 
 

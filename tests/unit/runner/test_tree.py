@@ -73,6 +73,45 @@ def test_pages_that_a_server_shares_are_the_trees_alone(count: int) -> None:
     assert shares < used
 
 
+RANK_LENDER = """
+import mmap, os, sys, time
+memory = mmap.mmap(-1, 64 * 2**20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.write(b"x" * len(memory))
+def forked(mib, workers):
+    reader, writer = os.pipe()
+    if os.fork():
+        return os.read(reader, 1)
+    memory.seek(0)
+    memory.write(b"y" * (mib * 2**20))
+    for _ in range(workers):
+        forked(16, 0)
+    print(os.getpid(), flush=True)
+    os.write(writer, b".")
+    time.sleep(600)
+for _ in range(2):
+    forked(32, int(sys.argv[1]))
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_pages_that_ranks_share_are_each_ranks_own(workers: int) -> None:
+    """Each would have loaded its 64 MiB itself; a worker, a fork of its rank, has written to 16 MiB of those."""
+    count = 2 * (1 + workers)
+    with subprocess.Popen([sys.executable, "-c", RANK_LENDER, str(workers)], stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        pids = [int(server.stdout.readline()) for _ in range(count)]
+        try:
+            of_one, used = own_bytes(pids, server.pid), own_bytes(pids, server.pid, 2)
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            server.kill()
+    expected = 2 * (64 + 16 * workers) * 2**20
+    assert expected <= used < expected + (20 + 6 * count) * 2**20
+    assert of_one < expected
+
+
 FILE_LENDER = """
 import mmap, os, subprocess, sys, time
 touch = (
