@@ -322,6 +322,15 @@ class Unstepped:
 
 
 @dataclass(frozen=True)
+class LongCall:
+    """All is compiled for a call that takes so many steps at once; its end is the first thing that can be measured."""
+
+    kind: ClassVar[str] = "long-call"
+    function: str
+    steps: int
+
+
+@dataclass(frozen=True)
 class Note:
     """A line for people: what was diverted, what could not be done."""
 
@@ -380,7 +389,7 @@ class Exit:
 Record = (
     Hello | FrameworkSeen | FirstStep | Block | TurnEnd | TrainingPause | Loss | Metric | FirstGradient | WeightChange
     | Memory | Compile | KnobReport | Note | Failure | Facts | WindowEnd | ScriptException | Exit | SwitchedTo
-    | LeftRotation | LoaderStarted | ConfigCompiled | DisturbedTurn | RankEnded | Unstepped
+    | LeftRotation | LoaderStarted | ConfigCompiled | DisturbedTurn | RankEnded | Unstepped | LongCall
 )  # fmt: skip
 RECORDS: Mapping[str, type[Record]] = {record.kind: record for record in get_args(Record)}
 """By their names on the wire."""

@@ -16,6 +16,7 @@ from tuner.child.records import (
     FirstStep,
     FrameworkSeen,
     Hello,
+    LongCall,
     Record,
     ScriptException,
     Unstepped,
@@ -142,6 +143,11 @@ def _from_our_kill(traces: Traces) -> Judgement | None:
     if unstepped is not None and traces.ended_by in _TOO_LONG and last_of(traces.records, FirstStep) is None:
         lasted, seen = traces.ended_detail.partition(":")[0], f"{unstepped.batches:,} batches or more were fetched"
         return kinds[traces.ended_by], "no-step", f"{lasted}: {seen}, and no training step was seen"
+    call = last_of(traces.records, LongCall)
+    if call is not None and traces.ended_by in _TOO_LONG and last_of(traces.records, FirstStep) is None:
+        lasted = traces.ended_detail.partition(":")[0]
+        detail = f"{lasted}: still in one call of {call.function} that takes {call.steps:,} steps at once"
+        return kinds[traces.ended_by], traces.ended_by.value, detail
     reason = HOST_OOM if traces.ended_by is EndedBy.MACHINE_FULL else traces.ended_by.value
     return kinds[traces.ended_by], reason, traces.ended_detail
 

@@ -77,6 +77,24 @@ def test_a_loop_outside_of_any_compiled_function_is_counted(trial: Trial) -> Non
     assert trial.steps == 18, "the first one of the two leads"
 
 
+@pytest.mark.parametrize("is_jitted", [True, False])
+def test_a_call_of_many_steps_is_told_of_before_it_runs(trial: Trial, is_jitted: bool) -> None:
+    """It may take longer than the trial: what it does then is no compilation any more."""
+
+    def one(_: Any, params: Any) -> Any:
+        return descend(params, jax.grad(loss_of)(params, X, Y))
+
+    def epoch(params: Any) -> Any:
+        return lax.fori_loop(0, 40, one, params)
+
+    params = (jax.jit(epoch) if is_jitted else epoch)(weights())
+    called = ("epoch" if is_jitted else "one", 40)
+    assert [(told["function"], told["steps"]) for told in trial.log.of("long-call")] == [called]
+    assert [pause["begins"] for pause in trial.log.of("pause")] == [True, False]
+    (jax.jit(epoch) if is_jitted else epoch)(params)
+    assert len(trial.log.of("long-call")) == 1, "a later one is no longer than the first one"
+
+
 @pytest.mark.parametrize("how", ["by a static argument", "by a structure", "by partial functions"])
 def test_a_function_that_trains_or_scores_trains_where_it_does(trial: Trial, how: str) -> None:
     def run(train: bool, params: Any, x: Any, y: Any, extra: Any = None) -> Any:
@@ -327,14 +345,22 @@ def test_gradients_that_nothing_is_updated_by_are_no_steps(trial: Trial) -> None
     assert "neither an update by optax.apply_updates was, nor a second gradient of other parameters" in said
 
 
-def test_all_steps_in_one_call_cannot_be_measured(trial: Trial) -> None:
+@pytest.mark.parametrize(("loop", "steps"), [("for", "all 500"), ("scan", "all 500"), ("while", "all")])
+def test_all_steps_in_one_call_cannot_be_measured(trial: Trial, loop: str, steps: str) -> None:
     @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
     def train(params: Any) -> Any:
-        def one(_: Any, params: Any) -> Any:
-            return descend(params, jax.grad(loss_of)(params, X, Y))
+        def one(params: Any, _: Any = None) -> Any:
+            return descend(params, jax.grad(loss_of)(params, X, Y)), None
 
-        return lax.fori_loop(0, 500, one, params)
+        def counted(state: Any) -> Any:
+            return state[0] + 1, one(state[1])[0]
+
+        if loop == "while":
+            return lax.while_loop(lambda state: state[0] < 500, counted, (0, params))[1]
+        if loop == "scan":  # a number of updates that a division gave
+            return lax.scan(one, params, None, 1e3 // 2)[0]
+        return lax.fori_loop(0, 500, lambda _, params: one(params)[0], params)
 
     train(weights())
     (said,) = trial.end_of_script()
-    assert said == "all 500 steps are in one call of train, in which nothing can be measured"
+    assert said == f"{steps} steps are in one call of train, in which nothing can be measured"

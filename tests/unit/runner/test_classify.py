@@ -17,6 +17,7 @@ from tuner.child.records import (
     FrameworkSeen,
     Hello,
     KnobReport,
+    LongCall,
     Phase,
     Record,
     ScriptException,
@@ -371,6 +372,12 @@ def test_a_loop_that_fetches_and_is_never_seen_to_train_is_told_so(ended: EndedB
     assert told == ("no-step", f"not through after 45 s: {seen}")
     stepped = classify(Traces([*fetched, STEP], True, ended_by=ended, ended_detail=detail))[1:]
     assert stepped == (ended.value, detail)
+
+
+def test_a_call_that_takes_many_steps_at_once_is_named() -> None:
+    detail = "not through after 45 s: still in its start-up"
+    told = classify(Traces([HELLO, LongCall("epoch", 4680)], True, ended_by=EndedBy.DEADLINE, ended_detail=detail))
+    assert told[1:] == ("deadline", "not through after 45 s: still in one call of epoch that takes 4,680 steps at once")
 
 
 def test_a_child_that_never_spoke_is_our_fault() -> None:

@@ -60,6 +60,7 @@ class JaxAdapter(Adapter):
         if session.measuring:
             self.compiling.install(jax)
             self.steps.tracing.count = lambda: self.compiling.traces
+            self.compiling.compiled = self.steps.tracing.compiled
             session.exit_listeners.append(self)
             session.feeds.lead = Lead(self.steps.newest.alive, jax.block_until_ready)
         if session.applied is not None:

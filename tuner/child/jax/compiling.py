@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +20,7 @@ class CompileWatch:
     """``graphs``, ``seconds``: compiled by now, outside of validation. ``in_window``: while it was measured.
 
     ``traces``: of any function, by now, in the thread that trains: what others trace is no part of a call here.
+    ``compiled``: told there whenever XLA is through with a graph.
     """
 
     def __init__(self, session: Session) -> None:
@@ -27,6 +29,7 @@ class CompileWatch:
         self.traces = 0
         self.seconds = 0.0
         self.in_window = 0
+        self.compiled: Callable[[], None] = lambda: None
 
     def install(self, jax: ModuleType) -> None:
         """Listens; nothing is patched."""
@@ -35,6 +38,8 @@ class CompileWatch:
 
     def _timed(self, event: str, seconds: float, **about: Any) -> None:
         self.traces += event == TRACED and threading.get_ident() == self.session.thread
+        if event == COMPILED and threading.get_ident() == self.session.thread:
+            self.compiled()
         if event != COMPILED or not self.session.here or self.session.clock.validating:
             return
         self.graphs += 1

@@ -78,7 +78,7 @@ class LoopWatch:
 
     def _length_of(self, xs: Any, length: Any) -> int:
         """How often the body of a scan runs; 0 where nobody knows."""
-        if _is_number(length):
+        if _is_number(length) or (isinstance(length, float) and length.is_integer()):  # as JAX takes it
             return int(length)
         shapes = [shape_of(leaf) for leaf in self.steps.leaves(xs)]
         return shapes[0][0] if shapes and shapes[0] else 0

@@ -109,9 +109,10 @@ class StepWatch:
     def holds_all(self) -> str:
         """Why nothing can be measured where one call takes all steps; "" where none does."""
         leader = self._awaits.owner if self._awaits is not None else self._leader.key
-        if not isinstance(leader, JittedFunction) or leader.calls > 1 or leader.last.steps < 2:
+        if not isinstance(leader, JittedFunction) or leader.calls > 1 or leader.last.steps == 1:
             return ""
-        return f"all {leader.last.steps} steps are in one call of {leader.name}, in which nothing can be measured"
+        steps = f"all {leader.last.steps} steps" if leader.last.steps else "all steps"
+        return f"{steps} are in one call of {leader.name}, in which nothing can be measured"
 
     def new_function(self, fun: Call) -> JittedFunction:
         """For what the script gives to ``jax.jit``."""

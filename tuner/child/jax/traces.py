@@ -166,7 +166,7 @@ class Frame:
 
     ``repeats``: how often a call runs the function, a loop's body; 0 where nobody knows; 1 if it is no loop's.
     ``carry``: the argument that such a body is given of what it gave before. ``is_run``: whether the function is run,
-    too. ``is_traced``: whether JAX traced it.
+    too. ``is_traced``: whether JAX traced it. ``is_whole``: whether it is through with that.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class Frame:
         self.args, self.kwargs = args, kwargs
         self.repeats, self.carry, self.is_branch, self.is_run = repeats, carry, is_branch, is_run
         self.trace = Trace()
-        self.is_traced = False
+        self.is_traced = self.is_whole = False
         self.outer_differentiates = 0
         self._leaves = leaves
         self._given: dict[int, Place] = {}
@@ -190,6 +190,7 @@ class Frame:
     def begins(self, args: Arguments, kwargs: Keywords) -> None:
         """JAX traces the function, with these stand-ins for its arguments."""
         self.trace, self.is_traced, self._closed_over = Trace(), True, []
+        self.is_whole = False
         found = [(id(leaf), place, leaf) for place, leaf in places_of(self._leaves, args, kwargs)]
         self._given = {number: place for number, place, _ in found}
         levels = (getattr(leaf, "_trace", None) for _, _, leaf in found)
@@ -197,6 +198,7 @@ class Frame:
 
     def ends(self, paths: Sequence[tuple[Any, Any]], place_of: Callable[[Any, Any], int | None]) -> None:
         """With this result, by leaves and their paths."""
+        self.is_whole = True
         leaves = ((number, self._given.get(id(leaf))) for number, (_, leaf) in enumerate(paths))
         self.trace.passed = {number: place for number, place in leaves if place is not None}
         if self.trace.gradients:
@@ -252,10 +254,8 @@ class Frame:
     def absorb(self, frame: Frame, trace: Trace, result: Any) -> None:
         """A call within this one has ended: what its trace holds is a part of this one's."""
         own = self.trace
-        if trace.updates and not own.updates:
-            own.steps = frame.repeats * trace.steps
-        elif trace.gradients and not (own.updates or own.gradients):
-            own.steps = frame.steps_by_gradient(trace) * trace.steps
+        if (trace.updates and not own.updates) or (trace.gradients and not (own.updates or own.gradients)):
+            own.steps = frame.steps_of(trace)
         elif trace.gradients and frame.carry is None and self._is_of_others(list(frame.given_at(trace.places))):
             own.steps = trace.steps
         if trace.gradients and not own.gradients:
@@ -277,6 +277,10 @@ class Frame:
         if trace.site and not own.site:
             is_as_it_is = frame.carry is None and not frame.is_branch
             self.value(trace.loss_of(self._leaves(result)) if is_as_it_is else None, trace.site)
+
+    def steps_of(self, trace: Trace) -> int:
+        """How many steps all its passes are; 0 where nobody knows."""
+        return (self.repeats if trace.updates else self.steps_by_gradient(trace)) * trace.steps
 
     def steps_by_gradient(self, trace: Trace) -> int:
         """How many steps the gradients of all its passes are, where updates are by hand; 0 where nobody knows.

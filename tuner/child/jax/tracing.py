@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..call_sites import line_stack
+from ..records import LongCall
 from ..session import Session
 from ..watch import Pause
 from .functions import JittedFunction
@@ -88,6 +89,17 @@ class Tracing:
         if not self._pausing:
             self._pausing = True
             self.session.pause(Pause.COMPILATION, begins=True)
+
+    def compiled(self) -> None:
+        """XLA is through with a graph: where that is the outermost call's own, the call runs from here on."""
+        frames, session = self.frames, self.session
+        is_loop = len(frames) == 2 and getattr(frames[0].function, "is_loop", False)
+        if not self._pausing or not frames[-1].is_whole or not (len(frames) == 1 or is_loop):
+            return
+        self._tracing_ends()
+        steps = frames[-1].steps_of(frames[-1].trace)
+        if steps > 1 and session.measuring and session.here and not session.clock.total_steps:
+            session.recorder.emit(LongCall(str(getattr(frames[-1].function, "name", "")), steps))
 
     def _tracing_ends(self) -> None:
         if self._pausing:
