@@ -34,10 +34,14 @@ class Stage(StrEnum):
 
 
 class Course:
-    """What a trial is at, by its records. ``last`` is the moment of the newest one, on the monotonic clock."""
+    """What a trial is at, by its records. ``last`` is the moment of the newest one, on the monotonic clock.
+
+    ``first_step_s``: how long it took to its first step.
+    """
 
     def __init__(self, began: float) -> None:
-        self.last = began
+        self._began = self.last = began
+        self.first_step_s = 0.0
         self._stepped = False
         self._pauses: set[Pause] = set()
         self._longest: dict[Stage, float] = {}
@@ -55,9 +59,16 @@ class Course:
         """A record came."""
         self._longest[self.stage] = max(self._longest.get(self.stage, 0.0), at - self.last)
         self.last = at
-        self._stepped = self._stepped or isinstance(record, FirstStep)
+        if isinstance(record, FirstStep) and not self._stepped:
+            self._stepped, self.first_step_s = True, at - self._began
         if isinstance(record, TrainingPause):
             (self._pauses.add if record.begins else self._pauses.discard)(record.pause)
+
+    def where(self) -> str:
+        """What it is at, behind a word on its time."""
+        if self.stage is not Stage.TRAINING:
+            return f": still in its {self.stage}"
+        return f": {self.first_step_s:.0f} s until its first step"
 
     @property
     def silences(self) -> Silences:

@@ -29,7 +29,7 @@ from tuner.runner.machine_memory import FLOOR, MachineMemory
 from tuner.runner.plain.sitecustomize import WITHHELD
 from tuner.runner.ranks import deciding, standing
 from tuner.runner.request import Interrupted, TrialRequest
-from tuner.runner.silence import Course, Idleness, Stage, stall
+from tuner.runner.silence import Course, Idleness, stall
 from tuner.runner.tree import Tree, Usage
 from tuner.storage.folder import RESOURCES
 from tuner.storage.records import sample_line
@@ -355,8 +355,7 @@ def _due(
         line = f"less than {FLOOR:.0%} of the machine's memory was left when its processes took {taken:,} bytes"
         return EndedBy.MACHINE_FULL, line
     if lasted_s > limits.trial_timeout_s:
-        at = "" if course.stage is Stage.TRAINING else f": still in its {course.stage}"
-        return EndedBy.DEADLINE, f"not through after {limits.trial_timeout_s:.0f} s{at}"
+        return EndedBy.DEADLINE, f"not through after {limits.trial_timeout_s:.0f} s{course.where()}"
     stalled = stall(course, limits, request.knowledge.silences, now, progress.idle_s)
     return (EndedBy.NO_PROGRESS, stalled) if stalled else None
 

@@ -26,6 +26,7 @@ def course(*records: tuple[float, Record]) -> Course:
 def test_a_trial_is_at_what_its_records_say() -> None:
     trial = course((1.0, Hello(1, "3", "python")))
     stages = [trial.stage]
+    assert trial.where() == ": still in its start-up"
     records: list[Record] = [
         FirstStep(2.0), TrainingPause(Pause.VALIDATION, begins=True), TrainingPause(Pause.COMPILATION, begins=True),
         TrainingPause(Pause.COMPILATION, begins=False), TrainingPause(Pause.VALIDATION, begins=False),
@@ -35,6 +36,7 @@ def test_a_trial_is_at_what_its_records_say() -> None:
         stages.append(trial.stage)
     training, validation = Stage.TRAINING, Stage.VALIDATION
     assert stages == [Stage.START_UP, training, validation, Stage.COMPILATION, validation, training]
+    assert trial.where() == ": 2 s until its first step"
 
 
 def test_the_longest_silences_are_kept_by_what_they_were() -> None:
