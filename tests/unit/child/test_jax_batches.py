@@ -256,3 +256,27 @@ def test_data_of_which_a_loss_chooses_parts_by_what_it_closes_over_are_no_batch(
         params = step(params, *data)
         trial.trained(1, 0)
     assert trial.end()["unit"] == "steps"
+
+
+# several models at once
+
+
+@pytest.mark.parametrize("is_compiled_within", [False, True])
+@pytest.mark.parametrize("has_own_rows", [True, False])
+def test_rows_of_an_ensemble_are_those_of_all_its_models(
+    trial: Trial, has_own_rows: bool, is_compiled_within: bool
+) -> None:
+    """Its data have a dimension in front, of five models, and that isn't the batch; what all share is given once."""
+
+    def one(params: Any, x: Any, y: Any) -> Any:
+        loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+        return descend(params, gradients), loss
+
+    axes = (0, 0, 0) if has_own_rows else (0, None, None)
+    mapped = jax.vmap(jax.jit(one) if is_compiled_within else one, in_axes=axes)
+    step, params = jax.jit(mapped), {"w": jnp.zeros((5, 4)), "b": jnp.zeros(5)}
+    for number in range(30):
+        rows = numpy.random.default_rng(number).integers(0, len(X), (5, 16) if has_own_rows else 16)
+        params, _ = step(params, X[rows], Y[rows])
+        trial.trained(1, 80 if has_own_rows else 16)
+    assert trial.is_counted()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .types import Arguments, Aval, Keywords, Leaves, Place, aval_of, shape_of
@@ -43,6 +43,11 @@ class Found:
     def rows(self) -> int:
         """The first dimension, on all devices."""
         return self.shape[0] * self.devices
+
+    def of_members(self, members: int) -> Found:
+        """The same, where several models are trained at once, and it holds rows for each of them."""
+        has_own = members > 0 and len(self.shape) > 1 and self.shape[0] == members
+        return replace(self, shape=(members * self.shape[1], *self.shape[2:])) if has_own else self
 
     def is_same(self, other: Found) -> bool:
         """Whether it is the very same array, which is still there and holds the same."""

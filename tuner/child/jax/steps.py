@@ -204,7 +204,7 @@ class StepWatch:
                 found = function.rows.of(args, kwargs, trace.parameters)
             whole = leaves_at(self.leaves, args, kwargs, trace.whole)
             is_sure = not function.rows.stay or function.rows.are_whole(found, list(whole))
-            self._count(function, found, result, trace, is_sure)
+            self._count(function, [each.of_members(trace.members) for each in found], result, trace, is_sure)
             if not trace.loss_is_known:
                 paths = self.jax.tree_util.tree_flatten_with_path(result)[0]
                 trace.loss = place_of(None, paths, function.rows.devices)

@@ -35,7 +35,8 @@ class Trace:
     ``is_derived``: whether some of it is computed of nothing that is known. ``loss``: the number of the loss among the
     results' leaves; None where none is seen. ``whole``: arguments that a gradient is given as they are, beside what is
     differentiated, and nothing that could choose parts of them. ``passed``: arguments that are results as they were, by
-    the numbers of the results.
+    the numbers of the results. ``members``: so many models are trained at once (``vmap``), each on rows of its own, for
+    which the data have a dimension in front.
     """
 
     gradients: int = 0
@@ -53,6 +54,7 @@ class Trace:
     loss_is_known: bool = False
     whole: set[Place] = field(default_factory=set)
     passed: dict[int, Place] = field(default_factory=dict)
+    members: int = 0
     site: str = ""
 
     @property
@@ -71,7 +73,7 @@ class Trace:
 
     @property
     def _key(self) -> tuple[object, ...]:
-        kinds = self.gradients > 0, self.updates > 0, self.is_in_loop, self.is_in_branch, self.is_derived
+        kinds = self.gradients > 0, self.updates > 0, self.is_in_loop, self.is_in_branch, self.is_derived, self.members
         return *kinds, self.steps, self.passes, self.parts, self.places, self.sources, self.loss, self.site
 
     def loss_of(self, leaves: Sequence[Any]) -> Any:
@@ -219,6 +221,8 @@ class Frame:
         self.trace.gradients += 1
         self.trace.parameters.update(aval_of(leaf) for leaf in leaves if shape_of(leaf))
         self._follow(leaves[:MOST_LEAVES], direct=True)
+        others = list(others)
+        self._trains_members(leaves, others)
         self._takes_whole(list(map(self._within_transformations, others)))
 
     def _is_of_others(self, leaves: Sequence[Any]) -> bool:
@@ -238,6 +242,12 @@ class Frame:
         ]  # fmt: skip
         if not unseen:
             self.trace.whole.update(place for place in places if place is not None)
+
+    def _trains_members(self, values: Iterable[Any], others: Iterable[Any]) -> None:
+        """A gradient is taken so: with a dimension of ``vmap``'s in both, each of several models has its own rows."""
+        members = set(map(_members_of, values)) & set(map(_members_of, others)) - {0}
+        if members and not self.trace.members:
+            self.trace.members = max(members)
 
     def value(self, value: Any, site: str) -> None:
         """The value that was differentiated; of several the first one is the loss."""
@@ -270,6 +280,8 @@ class Frame:
         if not trace.gradients:
             return
         direct = list(frame.given_at(trace.places))
+        own.members = own.members or trace.members
+        self._trains_members(direct, frame.given_at(trace.whole))
         self._follow([*direct, *frame._closed_over], direct=True)
         self._takes_whole(list(map(self._within_transformations, frame.given_at(trace.whole))))
         self._follow(frame.given_at(trace.sources.difference(trace.places)), direct=False)
@@ -356,6 +368,12 @@ def leaves_at(leaves: Leaves, args: Arguments, kwargs: Keywords, places: Iterabl
             flat[argument] = leaves(value)
         if number < len(flat[argument]):
             yield flat[argument][number]
+
+
+def _members_of(leaf: Any) -> int:
+    """How long the dimension is that ``vmap`` has taken off its front; 0 where it has taken none from there."""
+    shape = shape_of(getattr(leaf, "val", None)) if getattr(leaf, "batch_dim", None) == 0 else ()
+    return shape[0] if shape else 0
 
 
 def _weakly(value: Any) -> Callable[[], Any] | None:
