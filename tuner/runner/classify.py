@@ -147,7 +147,7 @@ def _from_our_kill(traces: Traces) -> Judgement | None:
     if call is not None and traces.ended_by in _TOO_LONG and last_of(traces.records, FirstStep) is None:
         lasted = traces.ended_detail.partition(":")[0]
         detail = f"{lasted}: still in one call of {call.function} that takes {call.steps:,} steps at once"
-        return kinds[traces.ended_by], traces.ended_by.value, detail
+        return kinds[traces.ended_by], "long-call", detail
     reason = HOST_OOM if traces.ended_by is EndedBy.MACHINE_FULL else traces.ended_by.value
     return kinds[traces.ended_by], reason, traces.ended_detail
 

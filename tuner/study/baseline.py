@@ -240,6 +240,8 @@ _HINTS = {
     " tuner.report(step=n)",
     "too-short": "let it train longer: more epochs or more data",
     "deadline": "give a trial more time with --trial-timeout",
+    "long-call": "within one call nothing can be measured: let it take fewer steps, or, where more such calls follow,"
+    " give a trial more time with --trial-timeout",
     "no-progress": "does it wait for something, such as a download or an answer? A script that computes for long"
     " between two steps needs more time: --trial-timeout",
     "device-oom": "the script as written doesn't fit the device: choose a smaller batch or another device",

@@ -376,8 +376,8 @@ def test_a_loop_that_fetches_and_is_never_seen_to_train_is_told_so(ended: EndedB
 
 def test_a_call_that_takes_many_steps_at_once_is_named() -> None:
     detail = "not through after 45 s: still in its start-up"
-    told = classify(Traces([HELLO, LongCall("epoch", 4680)], True, ended_by=EndedBy.DEADLINE, ended_detail=detail))
-    assert told[1:] == ("deadline", "not through after 45 s: still in one call of epoch that takes 4,680 steps at once")
+    told = classify(Traces([HELLO, LongCall("train", 468)], True, ended_by=EndedBy.DEADLINE, ended_detail=detail))
+    assert told[1:] == ("long-call", "not through after 45 s: still in one call of train that takes 468 steps at once")
 
 
 def test_a_child_that_never_spoke_is_our_fault() -> None:
