@@ -79,8 +79,9 @@ def rotation_text(rotation: Sequence[Rotated]) -> str:
     if not gains:
         return "none ranked"
     first = max(gains, key=lambda config: gains[config].ratio)
+    left_out = _left_out_text(next(each for each in rotation if each.config == first))
     count = f"{len(gains)} of {len(rotation)}" if len(gains) < len(rotation) else str(len(gains))
-    return f"{count} ranked, first {config_text(first)} (about {gain_text(gains[first].ratio)}, no proof)"
+    return f"{count} ranked, first {config_text(first)} (about {gain_text(gains[first].ratio)}{left_out}, no proof)"
 
 
 def rotated_text(rotated: Rotated) -> str:
@@ -88,7 +89,12 @@ def rotated_text(rotated: Rotated) -> str:
     name, gain = config_text(rotated.config), rotated.gain
     if gain is None:
         return f"{name}: {rotated.fault}"
-    return f"{name}: {ratio_text(gain)}"
+    return f"{name}: {ratio_text(gain)}{_left_out_text(rotated)}"
+
+
+def _left_out_text(rotated: Rotated) -> str:
+    """What of a loop isn't in its ratio, so that nobody takes it for that of a trial."""
+    return " without the wait for data" if rotated.without_wait else ""
 
 
 def script_text(script: Script) -> str:

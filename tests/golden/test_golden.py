@@ -19,6 +19,7 @@ from tuner.cli.tables import WIDE, drawn
 from tuner.events import Event, SpaceResolved, StudyStarted, TrialFinished, TrialStarted
 from tuner.export import PROFILE
 from tuner.export.profile import read
+from tuner.formatting import rotated_text, rotation_text
 from tuner.model import Config, LeftOut, Phase, Ratio, Rotated, Trial, Verdict
 from tuner.objective import RATE, amortised
 from tuner.progress.live import draw
@@ -201,6 +202,8 @@ def test_a_rotation_is_shown_as_what_it_is() -> None:
     told = summary(replace(made_up.RESULT, trials=trials), {}, "").splitlines()
     shown = [started_text(trial), f"{row.config}: {row.result}", "  ".join(report.table().rows[-1])]
     lines = [*shown, *report.footnotes(), *(line for line in told if "in one process" in line)]
+    hidden = tuple(replace(each, without_wait=True) for each in said)
+    lines += ["where others' turns fill the queue:", rotation_text(hidden), *(rotated_text(each) for each in hidden)]
     check("rotation.txt", "".join(f"{line.rstrip()}\n" for line in lines))
 
 
