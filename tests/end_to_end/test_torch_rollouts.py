@@ -35,6 +35,14 @@ def _train(policy: Any, optimizer: Any, seen: Any) -> None:
         optimizer.step()
 
 
+def _roll(policy: Any) -> Any:
+    seen = [torch.randint(0, 256, (1, 12), dtype=torch.uint8) for _ in range(ROLLOUT)]
+    for one in seen:
+        policy(one)
+    policy.head(policy.body(seen[-1].float() / 255))  # the value of where it ended
+    return torch.cat(seen)
+
+
 def _flagged(begin: Callable[..., Any], look: Callable[[Any], Any], cycles: int = 4) -> list[bool]:
     """Trains on what ``look`` gives in each cycle; which blocks were set apart."""
     torch.manual_seed(0)
@@ -53,15 +61,15 @@ def _flagged(begin: Callable[..., Any], look: Callable[[Any], Any], cycles: int 
 
 def test_what_a_policy_is_asked_and_then_trained_on_is_a_rollout(begin: Callable[..., Any]) -> None:
     """It was taken for validation: 36 steps/s were told of a loop that made 16."""
+    assert not any(_flagged(begin, _roll))
 
-    def roll(policy: Any) -> Any:
-        seen = [torch.randint(0, 256, (1, 12), dtype=torch.uint8) for _ in range(ROLLOUT)]
-        for one in seen:
-            policy(one)
-        policy.head(policy.body(seen[-1].float() / 255))  # the value of where it ended
-        return torch.cat(seen)
 
-    assert not any(_flagged(begin, roll))
+def test_of_large_pictures_the_first_of_a_batch_are_looked_at(
+    begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """256 observations of an Atari game hold more numbers than are looked at, and so weren't at all."""
+    monkeypatch.setattr(rollouts, "MOST_NUMBERS", BATCH * 12 // 2)
+    assert not any(_flagged(begin, _roll))
 
 
 def test_a_target_network_that_is_asked_about_whole_batches_is_none(begin: Callable[..., Any]) -> None:
@@ -140,3 +148,25 @@ def test_what_has_no_such_numbers_is_not_looked_at() -> None:
     watch = rollouts.RolloutWatch(torch)
     for tensor in (torch.quantize_per_tensor(torch.rand(4, 3), 0.1, 0, torch.quint8), torch.rand(4, 3, device="meta")):
         watch.trains_on((tensor,))
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_what_a_fold_is_validated_on_is_set_apart_though_another_one_trains_on_it(
+    begin: Callable[..., Any], epochs: int
+) -> None:
+    """One model goes through the folds: as of the second one, validation passed for a rollout."""
+    torch.manual_seed(0)
+    folds = torch.randint(0, 256, (3, ROLLOUT, 12), dtype=torch.uint8)
+    trial = begin()
+    policy = Policy()
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.01)
+    for held_out in range(3):
+        data = torch.cat([fold for number, fold in enumerate(folds) if number != held_out])
+        for _ in range(epochs):
+            _train(policy, optimizer, data[torch.randperm(len(data))])
+            with torch.no_grad():
+                for rows in folds[held_out].split(BATCH // 4):
+                    policy.eval()(rows)
+    trial.end()
+    flagged = [block["flagged"] for block in trial.log.of("block")]
+    assert sum(flagged) == 3 * epochs

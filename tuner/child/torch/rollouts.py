@@ -1,17 +1,19 @@
 """Which calls without gradients are a rollout's: they make the data that is trained on next, and are part of training.
 
 A loop of reinforcement learning asks its policy what to do, in ``eval()`` and without gradients, as a validation asks
-its model. What it asked comes again where it trains; what a model is validated on doesn't, or had been trained on
-before. So rows are known again by what they hold, until this is decided or has been looked for long enough.
+its model. What it asked comes again where it trains; what a model is validated on doesn't, had been trained on before,
+or, where folds take turns, is asked about again before it is. So rows are known again by what they hold, until this is
+decided or has been looked for long enough.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable
 from time import perf_counter
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from .rows import tensors
 from .types import Module
@@ -29,10 +31,18 @@ step, and the script as written, which lives through many trials, takes none any
 MOST_ROWS = 4096
 """Asked about that are remembered, and to a call that are looked at."""
 MOST_NUMBERS = 1 << 22
-"""In a tensor that is looked at."""
+"""Of a call that are looked at, in its first rows: a batch of pictures of an Atari game holds twice that."""
 _ON = ("cpu", "cuda")
 _PIXELS = 255.0
 _DIGITS = 5
+
+
+class _Asked(NamedTuple):
+    """Of a row that was asked about: the model, the rows of the call, and how many calls to train came before it."""
+
+    model: weakref.ref[Module]
+    size: int
+    at: int
 
 
 class RolloutWatch:
@@ -45,7 +55,8 @@ class RolloutWatch:
         self.torch = torch
         self.is_open: Callable[[], bool] = lambda: True
         self._roll: weakref.WeakSet[Module] = weakref.WeakSet()
-        self._asked: dict[str, tuple[weakref.ref[Module], int]] = {}  # what a row holds → its model, rows of its call
+        self._asked: dict[str, _Asked] = {}  # by what a row holds
+        self._asked_at: dict[int, Counter[weakref.ref[Module]]] = {}  # calls to train before → model → rows
         self._known: set[str] = set()
         self._fewest = self._most_trained = 0  # rows of a call without gradients, and of one to train
         self._shown: dict[weakref.ref[Module], int] = {}
@@ -56,14 +67,24 @@ class RolloutWatch:
         """A module is called without gradients. Returns whether it is known to be asked in rollouts."""
         if module in self._roll:
             return True
-        if self._looks(EARLY) if not self._fewest else len(self._asked) < MOST_ROWS and self._looks():
+        again = self._calls not in self._asked_at
+        if self._looks(EARLY) if not self._fewest else (len(self._asked) < MOST_ROWS or again) and self._looks():
             tensor = self._tensor(given)
             size = self._size(tensor)
             if size and (not self._most_trained or 2 * size <= self._most_trained):
                 self._fewest = min(self._fewest or size, size)
-                for row in set(self._rows(tensor)) - self._known:
-                    self._asked.setdefault(row, (weakref.ref(module), size))
+                self._remember(module, set(self._rows(tensor)) - self._known, size)
         return False
+
+    def _remember(self, module: Module, rows: set[str], size: int) -> None:
+        model = weakref.ref(module)
+        self._asked_at.setdefault(self._calls, Counter())[model] += size
+        known = {self._asked[row].at for row in rows if row in self._asked} - {self._calls}
+        for row in [row for row, asked in self._asked.items() if asked.at in known] if known else ():
+            del self._asked[row]  # asked about again, and not trained on meanwhile: validated on
+            self._known.add(row)
+        for row in rows - self._known if len(self._asked) < MOST_ROWS else ():
+            self._asked.setdefault(row, _Asked(model, size, self._calls))
 
     def trains_on(self, given: Iterable[object]) -> None:
         """A module is called to train."""
@@ -79,17 +100,22 @@ class RolloutWatch:
         self._most_trained = max(self._most_trained, size)
         if 2 * self._fewest > self._most_trained:
             self._fewest, self._asked = 0, {}  # whole batches, before the first was trained on
+            self._asked_at.clear()
         for row in self._rows(tensor):
             self._known.add(row)
-            model, asked = self._asked.pop(row, (None, 0))
-            policy = model() if model is not None and 2 * asked <= size else None
-            if model is None or policy is None:
+            asked = self._asked.pop(row, None)
+            policy = asked.model() if asked is not None and self._may_be_acting(asked, size) else None
+            if asked is None or policy is None:
                 continue
-            self._shown[model] = self._shown.get(model, 0) + 1
-            if self._shown[model] >= SHOWN_BY:
+            self._shown[asked.model] = self._shown.get(asked.model, 0) + 1
+            if self._shown[asked.model] >= SHOWN_BY:
                 self._roll.update(policy.modules())  # its parts may be asked by themselves
                 self._asked, self._known = {}, set()
                 return
+
+    def _may_be_acting(self, asked: _Asked, size: int) -> bool:
+        """Few rows at a time; and where training came first, few before it goes on: else a fold was validated on."""
+        return 2 * asked.size <= size and (0 in self._asked_at or self._asked_at[asked.at][asked.model] < size)
 
     def _looks(self, most: int = MOST_CALLS) -> bool:
         return not self._roll and self._calls < most and self._looked_s < MOST_S and self.is_open()
@@ -99,20 +125,21 @@ class RolloutWatch:
         tensor: Any = next(tensors(self.torch, tuple(given)), None)
         if tensor is None or tensor.layout is not self.torch.strided or tensor.is_nested or tensor.is_complex():
             return None
-        return tensor if tensor.device.type in _ON and 2 <= tensor.numel() <= MOST_NUMBERS else None
+        return tensor if tensor.device.type in _ON and tensor.numel() >= 2 else None
 
     @staticmethod
     def _size(tensor: Any) -> int:
         """Its rows; 0 where it isn't looked at. One of a single dimension is a row."""
-        size = 0 if tensor is None else int(tensor.shape[0]) if tensor.dim() > 1 else 1
-        return size if size <= MOST_ROWS else 0
+        return 0 if tensor is None else int(tensor.shape[0]) if tensor.dim() > 1 else 1
 
     def _rows(self, tensor: Any) -> list[str]:
         """What each row holds, in a few digits: pixels may come as bytes and train as fractions."""
-        if not self._size(tensor):
+        size = self._size(tensor)
+        most = min(MOST_ROWS, MOST_NUMBERS * size // tensor.numel()) if size else 0
+        if not most:
             return []
         try:
-            rows = tensor.detach().reshape(self._size(tensor), -1)
+            rows = tensor.detach().reshape(size, -1)[:most]
             rows = rows.double() / (_PIXELS if tensor.dtype is self.torch.uint8 else 1.0)
             weights = self.torch.arange(1, rows.shape[1] + 1, dtype=rows.dtype, device=rows.device).sin()
             told = self.torch.stack((rows.sum(1), rows.square().sum(1), (rows * weights).sum(1)), 1).tolist()
