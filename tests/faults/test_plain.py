@@ -15,6 +15,7 @@ import pytest
 from tuner.devices.cpu import cpu_device
 from tuner.model import BASELINE, Outcome, OutcomeKind, Script
 from tuner.runner import process
+from tuner.runner.classify import WITHHELD_REASON
 from tuner.runner.plain.sitecustomize import SILENCED
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Limits, TrialRequest
@@ -102,6 +103,35 @@ def test_who_imports_a_tracker_is_noted(
     monkeypatch.setenv("PYTHONPATH", str(installed))
     run(text)
     assert (tmp_path / "run" / SILENCED).read_text() == f"mlflow{by}\n"
+
+
+WANDB = """
+import subprocess
+from . import inner
+def init(project, mode=None): print(project, mode)
+def agent(name, function): print("an agent")
+def core(): subprocess.Popen(["/x/wandb-core"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "says", "goes_on"),
+    [
+        ("wandb.init('digits', mode='online'); print(len(sys.meta_path) - finders)", "digits disabled\n0\n", True),
+        ("wandb.agent('x1', print)", "", False),
+        ("wandb.core()", "", False),
+    ],
+)
+def test_a_tracker_that_is_asked_to_send_sends_nothing(
+    run: Run, tmp_path: Path, text: str, says: str, goes_on: bool
+) -> None:
+    """An argument of the script's counts for more than the variable that switches it off."""
+    (tmp_path / "home" / "wandb").mkdir()
+    (tmp_path / "home" / "wandb" / "__init__.py").write_text(WANDB)
+    (tmp_path / "home" / "wandb" / "inner.py").write_text("")
+    outcome = run(f"import sys; finders = len(sys.meta_path)\nimport wandb\n{text}")
+    assert (outcome.kind is OutcomeKind.COMPLETE, (tmp_path / "run" / "log.txt").read_text()) == (goes_on, says)
+    assert goes_on or outcome.reason == WITHHELD_REASON
 
 
 def test_an_environments_own_sitecustomize_is_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

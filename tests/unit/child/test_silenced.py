@@ -13,6 +13,7 @@ from support.in_process import InProcess
 from tuner.child.adapter import instrument
 from tuner.child.adapters import ADAPTERS
 from tuner.child.patches import unpatch_all
+from tuner.child.session import StopTrial
 
 
 @pytest.fixture(autouse=True)
@@ -39,3 +40,19 @@ def test_a_folder_of_runs_that_has_its_name_is_let_be(tmp_path: Path) -> None:
     session = InProcess({}, {}, folder=str(tmp_path)).session
     [adapter] = [made for make in ADAPTERS if "wandb" in (made := make(session)).libraries]
     instrument(session, adapter, ModuleType("wandb"))
+
+
+def test_a_sweep_ends_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its trainings were started, with settings that a server gave, and sent; without the server it waited for ever."""
+    monkeypatch.setattr("tuner.child.session._watchdog", lambda: None)  # it would end this process
+    wandb: Any = ModuleType("wandb")
+    wandb.init = wandb.sweep = wandb.agent = lambda *args, **kwargs: pytest.fail("it reached its server")
+    trial = InProcess({}, {}, folder=str(tmp_path))
+    [adapter] = [made for make in ADAPTERS if "wandb" in (made := make(trial.session)).libraries]
+    instrument(trial.session, adapter, wandb)
+    with pytest.raises(StopTrial):
+        wandb.agent("me/digits/x1", print)
+    [failure] = trial.log.of("failure")
+    assert failure["reason"] == "unsupported" and "wandb.agent" in failure["detail"]
+    with pytest.raises(StopTrial):
+        wandb.sweep({"method": "random"})

@@ -1,7 +1,9 @@
-"""Runs before a script under plain Python, and keeps it from writing over the user's files. Nothing is patched.
+"""Runs before a script under plain Python, and keeps it from writing over the user's files. Nothing of Python is patched.
 
 Python imports a module of this name when it starts; the runner puts this folder first on ``PYTHONPATH`` for a run that
 is to show what the script does without autotune. An audit hook sees what Python opens for writing, renames and removes.
+A tracker that heeds an argument more than the variable that switches it off (wandb) is kept from its server: its runs
+keep nothing, as in a trial, and what starts a sweep, or the process that sends, ends this one.
 What would touch a file of the user's ends the process, and its path is left in the run's folder; what the script makes
 anew is written down there, to be put aside. Files that are written by C without Python's knowledge aren't seen, so that
 this is tried only where a trial showed that nothing of the user's is written before the failure, and not for longer.
@@ -12,12 +14,14 @@ module of that name.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 
 ENV = "AUTOTUNE_PLAIN"
@@ -30,6 +34,7 @@ SILENCED = "silenced.txt"
 """In the run's folder: those of the silenced trackers that are imported, one a line."""
 BY_LIBRARY = "/by-library"
 """Behind one that an installed package imported, and not the user's code: many do where it is only installed."""
+WANDB = "wandb"
 _MADE = "made.jsonl"  # wire.MADE
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_TRUNC
 
@@ -71,12 +76,16 @@ class Guard:
             self._touches(_below(arguments[0], arguments[2]))
             self._touches(_below(arguments[1], arguments[3]))
             self._makes(_below(arguments[1], arguments[3]), folder=False)
-        elif event == "import" and self._silenced:
+        elif event == "import":
             self._imports(str(arguments[0]))
+        elif event == "subprocess.Popen" and os.path.basename(str(arguments[0])) == "wandb-core":
+            self._withhold("what its tracker's server has (wandb)")
 
     def _imports(self, module: str) -> None:
         # A module of the package is imported from within it: so the package is there, and not only looked for.
         package, dot, _ = module.partition(".")
+        if module == WANDB:
+            sys.meta_path.insert(0, Quiet(self._withhold))
         if dot and package in self._silenced:
             self._silenced.discard(package)
             self._append(SILENCED, package + (BY_LIBRARY if _is_by_library(package) else ""))
@@ -132,6 +141,45 @@ class Guard:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.write(descriptor, line.encode() + b"\n")
         os.close(descriptor)
+
+
+class Quiet:
+    """Finds wandb as Python does, once, and switches it off when it has been loaded."""
+
+    def __init__(self, withhold: Callable[[str], None]) -> None:
+        self._withhold = withhold
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """As a finder of the import system; the first one that is asked, for the module that is imported next."""
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+        specs = (finder.find_spec(name, path, target) for finder in sys.meta_path)
+        spec = next((spec for spec in specs if spec is not None), None)
+        if name == WANDB and spec is not None and hasattr(spec.loader, "exec_module"):
+            self._attend(spec.loader)
+        return spec
+
+    def _attend(self, loader: Any) -> None:
+        load = loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            del loader.exec_module
+            load(module)
+            if hasattr(module, "init"):  # else a folder of its runs
+                self._silence(module)
+
+        loader.exec_module = exec_module
+
+    def _silence(self, module: Any) -> None:
+        begin = module.init
+
+        @functools.wraps(begin)
+        def init(*args: Any, **kwargs: Any) -> Any:
+            return begin(*args, **{**kwargs, "mode": "disabled"})
+
+        module.init = init
+        for name in ("sweep", "controller", "agent"):
+            if hasattr(module, name):
+                setattr(module, name, lambda *args, **kwargs: self._withhold("a sweep of its tracker's (wandb)"))
 
 
 def _now() -> float:
