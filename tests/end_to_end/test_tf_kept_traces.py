@@ -16,17 +16,21 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 Begin = Callable[..., Any]
 
 
-def by_hand() -> Callable[..., Any]:
-    """A step without an optimizer."""
-    weights = tf.Variable(tf.zeros([8, 3]))
+class ByHand:
+    """A network whose step does without an optimizer."""
 
-    def step(x: Any, y: Any) -> Any:
+    def __init__(self) -> None:
+        self.weights = tf.Variable(tf.zeros([8, 3]))
+
+    def step(self, x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((x @ weights - tf.one_hot(y, 3)) ** 2)
-        weights.assign_sub(0.01 * tape.gradient(loss, weights))
+            loss = tf.reduce_mean((x @ self.weights - tf.one_hot(y, 3)) ** 2)
+        self.weights.assign_sub(0.01 * tape.gradient(loss, self.weights))
         return loss
 
-    return step
+
+def by_hand() -> Callable[..., Any]:
+    return ByHand().step
 
 
 @pytest.mark.parametrize("make", [lambda: Net().step, by_hand], ids=["an optimizer", "by hand"])
@@ -138,3 +142,51 @@ def test_what_a_gradient_computes_anew_is_no_step_and_no_loss(begin: Begin, trac
     trial.session.clock.synchronize()
     assert trial.steps == (5 if traced else 4)
     assert trial.loops.take_loss() == pytest.approx(losses[-1])
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["in one graph", "by functions of its own"])
+def test_what_a_graph_fetches_to_validate_on_does_not_count(begin: Begin, traced: bool) -> None:
+    """Both were counted, and the larger one was told as the size of batches."""
+    trial, net = begin(), Net()
+    step, score = (tf.function(net.step), tf.function(net.score)) if traced else (net.step, net.score)
+    train, held_out = iter(batches(10).repeat()), iter(batches(25).repeat())
+
+    @tf.function
+    def both() -> Any:
+        (x, y), (u, v) = next(train), next(held_out)
+        return step(x, y), score(u, v)
+
+    for _ in range(5):
+        both()
+    facts = trial.end()
+    assert (trial.steps, trial.samples, facts["as_written"]["batch_size"]) == (5, 50, 10)
+    assert len(facts["training_loaders"]) == 1
+
+
+def test_two_batches_that_one_loss_is_of_count_both(begin: Begin) -> None:
+    trial, net = begin(), Net()
+    step = tf.function(net.step)
+    labelled, other = iter(batches(10).repeat()), iter(batches(25).repeat())
+
+    @tf.function
+    def both() -> None:
+        (x, y), (u, v) = next(labelled), next(other)
+        step(tf.concat([x, u], 0), tf.concat([y, v], 0))
+
+    for _ in range(5):
+        both()
+    assert len(trial.end()["training_loaders"]) == 2
+    assert trial.samples == 5 * 35
+
+
+@pytest.mark.parametrize("make", [Net, ByHand], ids=["an optimizer", "by hand"])
+def test_two_networks_of_a_class_take_a_step_together(begin: Begin, make: Callable[[], Any]) -> None:
+    """As PyTorch's optimizers do: one on each batch, though both run the same code."""
+    trial = begin()
+    networks = make(), make()
+    steps = [tf.function(net.step) for net in networks]
+    for x, y in batches(10):
+        for step in steps:
+            step(x, y)
+    trial.end()
+    assert (trial.steps, trial.samples) == (5, 50)

@@ -13,7 +13,7 @@ from ..session import Session, StopTrial
 Result = TypeVar("Result")
 OFF = "disabled"
 SWEEPING = ("sweep", "controller", "agent")
-"""What wandb makes a sweep with, and what starts its trainings: no variable switches these off, and each asks a server."""
+"""What makes a sweep of wandb, and starts its trainings: no variable switches these off, and each asks a server."""
 SWEEPS = (
     "the script starts the trainings of a sweep (wandb.{}), whose settings come from a server: "
     "study the training by itself, with settings of its own"

@@ -6,8 +6,10 @@ import weakref
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from types import ModuleType
+from typing import Any
 
 from .counters import Counters, Counts
+from .fetches import Fetches
 from .types import Arguments, Function, Graph, Keywords, Optimizer
 
 Given = tuple[Arguments, Keywords]
@@ -19,8 +21,9 @@ class TracedFunction:
     """One tf.function that the script calls itself, and what its traces showed. The function isn't kept alive.
 
     ``written_jit``: whether the script asked for XLA. ``code``: what tells it from others, the same where the script
-    makes it anew. ``sources``: keys of the data sources among its arguments; ``fetches``: whether it fetches batches
-    itself; ``captures``: from data that are no argument; ``doubt``: why the samples of what it fetches aren't known.
+    makes it anew; ``owner``: whose method it is. ``sources``: keys of the data sources among its arguments;
+    ``fetches``: whether it fetches batches itself, ``fetched``; ``captures``: of data that are no argument; ``doubt``:
+    why the samples of what it fetches aren't known.
     ``example``: specifications of its arguments. ``chosen``: what
     runs in its place; ``is_refused``: XLA can't compile it, and ``refused``, why. ``is_compiled``: whether XLA compiles
     what runs, as of its last trace, where the config asks. ``counted``: steps so far; ``is_steady``: each call has been
@@ -33,6 +36,8 @@ class TracedFunction:
     written_jit: bool
     code: Hashable
     counters: Counters
+    fetched: Fetches
+    owner: int = 0
     calls: int = 0
     traces: int = 0
     optimizer: Optimizer | None = None
@@ -61,6 +66,11 @@ class TracedFunction:
     def steps_itself(self) -> bool:
         """Whether a call of it changes what is trained; one may also take gradients that the script applies."""
         return self.optimizer is not None or self.updates
+
+    @property
+    def key(self) -> Hashable:
+        """What its steps are known by: those of another optimizer, or of another network's method, aren't its own."""
+        return self.code, self.owner if self.optimizer is None else id(self.optimizer)
 
     @property
     def function(self) -> Function | None:
@@ -97,3 +107,26 @@ def specs_of(tf: ModuleType, args: Arguments, kwargs: Keywords) -> Given | None:
         return None
     specs: Given = tf.nest.map_structure(spec, (args, kwargs))
     return specs
+
+
+def code_of(function: Function) -> Hashable:
+    """The code that the script wrote, the same for a function that it makes anew with each epoch.
+
+    What Keras makes has the same code for every model: there it is the function itself.
+    """
+    python: Any = function.python_function
+    while hasattr(python, "__wrapped__"):
+        python = python.__wrapped__
+    python = getattr(python, "__func__", python)
+    code: Hashable = getattr(python, "__code__", function.name)
+    return (code, id(function)) if str(getattr(python, "__module__", "")).startswith("keras.src.") else code
+
+
+def owner_of(function: Function) -> int:
+    """Whose method it is, by its id; 0 where it is nobody's."""
+    python: Any = function.python_function
+    while not hasattr(python, "__self__") and hasattr(python, "__wrapped__"):
+        python = python.__wrapped__
+    owner = getattr(python, "__self__", None)
+    owner = getattr(owner, "target", owner) if type(owner).__name__ == "TfMethodTarget" else owner
+    return 0 if owner is None else id(owner)

@@ -11,15 +11,17 @@ from collections.abc import Callable, Hashable, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
+from ..call_sites import line_stack
 from ..patches import patch
 from ..session import Session
 from .counters import Counters
-from .entries import Compilation, Given, TracedFunction, specs_of
+from .entries import Compilation, Given, TracedFunction, code_of, owner_of, specs_of
+from .fetches import Fetches
 from .graphs import is_compiled, trainable_updated, xla_threads
 from .kept_traces import KeptTraces
 from .progress import Progress
 from .tracing import TraceWatch
-from .types import Arguments, ConcreteFunction, Function, Graph, Keywords, Optimizer, Tensor
+from .types import Arguments, ConcreteFunction, Function, Graph, Keywords, Optimizer, Structure, Tensor
 
 CALLS_READ = 3
 KEPT_FUNCTIONS = 8
@@ -103,14 +105,17 @@ class FunctionWatch:
             self._kept.hold(self.current.function, held.counters, held.optimizer)
             if all(held.counters is not known for known in (self.current.counters, *self.current.others)):
                 self.current.others.append(held.counters)
+        if self.current is not None and self.gradients_traced > before:
+            self.current.fetched.gradient_traced((args, kwargs))  # from here on its graph has none of the caller's
         return result
 
     def _entry(self, function: Function) -> TracedFunction:
         entry = self._entries.get(function)
         if entry is None:
             entry = self._entries[function] = TracedFunction(
-                weakref.ref(function), function.name, bool(function._jit_compile), _code_of(function), Counters(self.tf)
-            )
+                weakref.ref(function), function.name, bool(function._jit_compile), code_of(function),
+                Counters(self.tf), Fetches(self.tf), owner_of(function),
+            )  # fmt: skip
         return entry
 
     def _get_concrete(self, original: Callable[..., ConcreteFunction]) -> Callable[..., ConcreteFunction]:
@@ -230,7 +235,10 @@ class FunctionWatch:
         entry.leading_thread = entry.leading_thread or threading.get_ident()
         entry.leading_site = entry.leading_site or site
         self._kept.hold(entry.function, entry.counters)
-        if not self.session.measuring or own != entry.leading_place:
+        if not self.session.measuring:
+            return
+        entry.fetched.gradient_traced(target)
+        if own != entry.leading_place:
             return
         replica = self.tf.distribute.get_replica_context()
         alone = replica is None or replica.num_replicas_in_sync == 1
@@ -267,12 +275,12 @@ class FunctionWatch:
             self.current.optimizer = optimizer
             self.progress.begins(optimizer)
 
-    def samples_traced(self, count: Tensor | int) -> None:
+    def samples_traced(self, element: Structure, count: Tensor | int, key: str | None, *, trained: bool) -> None:
         """``count`` samples are being fetched inside of the graph: it counts them while it runs."""
         if self.current is not None:
             self.current.fetches = True
             if self.session.measuring:
-                self.current.counters.add_batch(count)
+                self.current.fetched.traced(element, count, line_stack(), key, trains=trained)
 
     # counting
 
@@ -327,10 +335,10 @@ class FunctionWatch:
             entry.taken = now
             # One step a call was assumed since the first ones: where that is wrong, every call is asked again.
             entry.is_steady = entry.is_steady and self.progress.is_as_assumed(entry)
-            samples += now.samples - before.samples
+            samples += entry.fetched.read()
             losses += now.losses - before.losses
             total += now.loss_sum - before.loss_sum
-        largest = max((entry.counters.largest for entry in self.training if entry.fetches), default=0)
+        largest = max((entry.fetched.largest for entry in self.training if entry.fetches), default=0)
         return samples, total / losses if losses else None, largest
 
     # what was seen
@@ -370,19 +378,6 @@ def not_converted(function: Wrapped) -> Wrapped:
     """Marks a wrapper so that autograph calls it as it is instead of rewriting it."""
     function.autograph_info__ = {}  # type: ignore[attr-defined]  # a function takes any attribute
     return function
-
-
-def _code_of(function: Function) -> Hashable:
-    """The code that the script wrote, the same for a function that it makes anew with each epoch.
-
-    What Keras makes has the same code for every model: there it is the function itself.
-    """
-    python: Any = function.python_function
-    while hasattr(python, "__wrapped__"):
-        python = python.__wrapped__
-    python = getattr(python, "__func__", python)
-    code: Hashable = getattr(python, "__code__", function.name)
-    return (code, id(function)) if str(getattr(python, "__module__", "")).startswith("keras.src.") else code
 
 
 def _first_sentence(error: Exception) -> str:

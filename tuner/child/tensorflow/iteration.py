@@ -238,15 +238,16 @@ class IterationWatch:
         self._count_in_graph(element, iterator)
         return element
 
-    def _count_in_graph(self, element: Structure, iterated: object) -> None:
-        """Has the graph count an element of what it iterates over: the script's own object, or an argument."""
+    def _count_in_graph(self, element: Structure, iterated: object, *, trained: bool = False) -> None:
+        """Has the graph count an element of what it iterates over, ``trained`` on: the script's own, or an argument."""
         entry, source = self.functions.current, self._source_of.get(iterated) if self._knows(iterated) else None
         if source is None and entry is not None and len(entry.sources) == 1:
             source = self.sources[next(iter(entry.sources))]
         rows = source.rows if source is not None else Rows(self.tf)
         if source is None and self.datasets is not None and isinstance(iterated, self.tf.data.Dataset):
             rows.told(self.datasets.batch_sizes(iterated), iterated.element_spec)
-        self.functions.samples_traced(rows.of(element))
+        key = source.key if source is not None else None
+        self.functions.samples_traced(element, rows.of(element), key, trained=trained)
         if entry is not None:
             entry.doubt = entry.doubt or rows.doubt
 
@@ -279,7 +280,7 @@ class IterationWatch:
                 before = self.functions.gradients_traced
                 body(element)
                 if self.functions.gradients_traced > before:
-                    self._count_in_graph(element, iterated)
+                    self._count_in_graph(element, iterated, trained=True)
 
             loop(iterated, extra_test, counted, *args)
 
@@ -342,7 +343,7 @@ class IterationWatch:
 
     def training(self) -> list[DatasetSource]:
         """The sources that feed training, those among the arguments of a training function included."""
-        passed = {key for entry in self.functions.training for key in entry.sources}
+        passed = {key for entry in self.functions.training for key in entry.sources - entry.fetched.apart}
         chosen = [source for source in self.sources if source.key in passed or self.sources.is_training(source)]
         # Of datasets that are kept, one an epoch, each feeds a few of all steps, but those with each of its batches.
         turns = [source for source in self.sources if 0 < source.fetches <= 2 * source.training_gaps]

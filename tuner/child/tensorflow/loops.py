@@ -240,7 +240,7 @@ class LoopWatch:
                 if not self._any_applied:  # gradients counted until now
                     self._any_applied, self._functions_counted = True, Counter()
                 self.stepped(entry.optimizer, int(count))
-                self._stepped(entry.code, int(count), entry.name)
+                self._stepped(entry.key, int(count), entry.name)
             return
         self._apart.gradient_ran()
         self.iterations.gradient_ran(in_graph=entry.fetches)
@@ -248,12 +248,12 @@ class LoopWatch:
             self.stepped(entry.optimizer, int(count))
         if self._makes_its_batches and self.own_batches.is_wanted:
             self._sizes = sizes_of(self.tf, entry.name, given)
-        self._passed(entry.code, max(1, int(count)))
+        self._passed(entry.key, max(1, int(count)))
         if entry.sources and not entry.calls:
             self.iterations.meet_training()
         self._fetched_in_graphs += entry.fetches
         if entry.steps_itself or (not self._any_applied and entry.calls):
-            self._stepped(entry.code, int(count), entry.name)
+            self._stepped(entry.key, int(count), entry.name)
 
     # batches that no dataset gives
 
@@ -334,7 +334,7 @@ class LoopWatch:
         if self.iterations.why_uncounted and not (self._told or self.own_batches.counts):
             return False
         primary = self.iterations.sources.primary
-        counted = any(entry.taken.samples for entry in self.functions.training)
+        counted = any(entry.fetched.samples for entry in self.functions.training)
         return counted or self._told or self.own_batches.counts or (primary is not None and primary.fetches > 1)
 
     @property

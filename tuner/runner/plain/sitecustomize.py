@@ -1,4 +1,4 @@
-"""Runs before a script under plain Python, and keeps it from writing over the user's files. Nothing of Python is patched.
+"""Runs before a script under plain Python, and keeps it from the files of the user. Nothing of Python is patched.
 
 Python imports a module of this name when it starts; the runner puts this folder first on ``PYTHONPATH`` for a run that
 is to show what the script does without autotune. An audit hook sees what Python opens for writing, renames and removes.
