@@ -16,7 +16,7 @@ from types import FunctionType
 from ..call_sites import is_library
 from ..data_state import ITERATIONS_READ, State, StateWatch, state_of, values
 from .counting import counted_up
-from .reached import Named, named
+from .reached import Named, class_attributes, named
 from .types import Arguments, DataLoader, LoaderIterator
 
 _GENERATORS = {
@@ -174,6 +174,9 @@ def beside(data: Mapping[str, object]) -> dict[str, object]:
 def _parts_of(variable: Named) -> dict[str, object] | None:
     """The attributes or items that are read of a variable; None where more of it may be, or is by its methods."""
     value, taken = variable.value, variable.taken
+    if isinstance(value, type):
+        read = variable.names if taken is None else taken
+        return {key: part for key, part in class_attributes(value).items() if key in read}
     held = value if isinstance(value, dict) else getattr(value, "__dict__", {})
     if taken and taken <= held.keys():
         return {key: held[key] for key in taken}

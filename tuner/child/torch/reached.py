@@ -6,6 +6,7 @@ Nothing is called, and nothing of the code is run: a name that stands in it is t
 from __future__ import annotations
 
 import dis
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,17 @@ def reached(objects: Iterable[Any], methods: Sequence[str] = ("forward",)) -> It
                 yield value
 
 
+def class_attributes(value: object) -> dict[str, object]:
+    """What a class of the script's own holds but methods: scripts keep settings so (``CFG.rng``). Else nothing."""
+    found: dict[str, object] = {}
+    for cls in reversed(value.__mro__) if isinstance(value, type) else ():
+        file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+        if file is not None and not lies_in_library(file):
+            members = vars(cls).items()
+            found.update({name: own for name, own in members if not (name.startswith("__") or hasattr(own, "__get__"))})
+    return found
+
+
 @dataclass(frozen=True)
 class Named:
     """A variable that the script's own code reads, and what of it. ``names``: all names in that code."""
@@ -59,7 +71,7 @@ def named(objects: Iterable[Any], methods: Sequence[str]) -> Iterator[Named]:
         held: Mapping[str, object] = function.__globals__
         read = {name: held[name] for name in variables_in(function.__code__) if name in held}
         for name, value in {**dict(_around(function)), **read}.items():
-            if _function(value) is None and not isinstance(value, IGNORED):
+            if _function(value) is None and (not isinstance(value, IGNORED) or class_attributes(value)):
                 yield Named(name, value, frozenset(names), taken_of(name, function.__code__))
 
 
