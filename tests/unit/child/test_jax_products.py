@@ -165,6 +165,16 @@ def test_gradients_on_values_are_seen_and_asked_for_it() -> None:
         assert trial.evidence("precision") == ("verified", "")
 
 
+def test_a_product_beside_steps_that_are_not_compiled_verifies_nothing() -> None:
+    """What the script prepares its data with, say: the steps have no product of float32."""
+    with watched(config={"precision": "bf16"}, knowledge={"framework": "jax"}) as trial:
+        params = jnp.ones((6, 6)) @ jnp.ones((6, 6))
+        for _ in range(3):
+            params = params - 0.01 * jax.grad(in_bf16)(params, jnp.ones((7, 6)))
+        trial.end()
+        assert trial.evidence("precision") == ("not applicable", products.NO_PRODUCT)
+
+
 def test_a_fault_of_ours_keeps_nothing_from_being_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "asked_in", lambda *given: 1 / 0)
     with watched(config={"precision": "bf16"}, knowledge={"framework": "jax"}) as trial:

@@ -59,6 +59,8 @@ class ProductWatch:
         self.is_seen = False
         self._of: weakref.WeakKeyDictionary[JittedFunction, Asked] = weakref.WeakKeyDictionary()
         self._alone: Asked = Counter()
+        self._differentiated: set[tuple[str, str]] | None = None
+        """Of what is run by itself, that a gradient is taken of; None where that isn't looked at."""
 
     def install(self) -> None:
         """Right after JAX's import, before anything is traced. Of a version without these places nothing is seen."""
@@ -70,6 +72,7 @@ class ProductWatch:
             self.is_seen = True
             if knobs.wants(KNOB):
                 patch(self.jax.lax.dot_general_p, "bind", self._bind)
+                self._differentiated = set()
         except (AttributeError, KeyError) as error:
             self.session.note(f"JAX's products aren't seen: {error}")
 
@@ -81,6 +84,8 @@ class ProductWatch:
         def bind(*operands: Any, **options: Any) -> Any:
             if options.get("precision", wanted) is None and _is_float32(operands, options) and self._is_ours():
                 options["precision"] = wanted
+            if self.steps.tracing.differentiates and self._differentiated is not None and _is_float32(operands, options):
+                self._differentiated.add((PRODUCT, word_of(options.get("precision"))))
             return original(*operands, **options)
 
         return bind
@@ -121,9 +126,15 @@ class ProductWatch:
 
     @property
     def _asked(self) -> Asked:
-        """By the training steps: of compiled functions that train, or, without any, of all that was run by itself."""
+        """By the training steps: of compiled functions that train, or, without any, of all that was run by itself.
+
+        Of that only what gradients are taken of is the steps', where it is turned.
+        """
         training = [asked for function, asked in self._of.items() if function.trains]
-        return sum(training, Asked()) if training else self._alone
+        if training or self._differentiated is None:
+            return sum(training, Asked()) if training else self._alone
+        of_steps = self._differentiated
+        return Counter({key: count for key, count in self._alone.items() if key in of_steps or key[0] != PRODUCT})
 
     def _of_matrices(self) -> Counter[str]:
         return Counter({word: count for (kind, word), count in self._asked.items() if kind == PRODUCT})
