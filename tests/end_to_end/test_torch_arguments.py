@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import torch
 from support.torch_trials import begin
@@ -92,13 +93,16 @@ sys.argv[1:] = ["float32", "4"]
 
 @pytest.mark.parametrize(
     ("argument", "told"),
-    [("--batch_size=20", "--batch_size={batch_size=20}"), ("--eval-batch=20", ""), ("--batch_size=auto", "")],
-)
+    [
+        ("--batch_size=20", "--batch_size={batch_size=20}"), ("--eval-batch=20", ""), ("--batch_size=auto", ""),
+        ("--fast --batch-size 20", "--batch-size {batch_size=20}"), ("--batch-size --fast", ""),
+    ],
+)  # fmt: skip
 def test_an_argument_that_a_script_reads_by_itself_is_told_to_be_bound(
     begin: Callable[..., Any], argument: str, told: str
 ) -> None:
     trial = begin()
-    trial.session.request = dataclasses.replace(trial.session.request, argv=(argument,))
+    trial.session.request = dataclasses.replace(trial.session.request, argv=tuple(argument.split()))
     rows, model = torch.randn(400, 8), torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for start in range(0, 400, 20):
@@ -107,6 +111,24 @@ def test_an_argument_that_a_script_reads_by_itself_is_told_to_be_bound(
         optimizer.step()
     hints = [remark for remark in trial.end()["remarks"] if "bind it" in remark]
     assert [told in hint for hint in hints] == [True] * bool(told)
+
+
+def test_an_option_of_clicks_is_told_to_be_bound(begin: Callable[..., Any]) -> None:
+    """It isn't among the arguments where its default is taken."""
+    trial = begin()
+
+    @click.command()
+    @click.option("-b", "--batch-size", default=20)
+    def train(batch_size: int) -> None:
+        model = torch.nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for rows in torch.randn(400, 8).split(batch_size):
+            model(rows).square().mean().backward()
+            optimizer.step()
+        [hint] = [remark for remark in trial.end()["remarks"] if "bind it" in remark]
+        assert "--batch-size={batch_size=20}" in hint
+
+    train([], standalone_mode=False)
 
 
 def test_an_option_for_one_of_several_loaders_leaves_their_batches_alone(begin: Callable[..., Any]) -> None:

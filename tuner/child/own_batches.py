@@ -11,9 +11,12 @@ passes of a step together, and hardly ever more than that. What the baseline pro
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from .counts import RowPlace
 from .evidence import Finding
@@ -224,26 +227,27 @@ class OwnBatches:
 
     def hint(self) -> None:
         """Tells how to have the samples counted, where the script has an option that may state what a batch holds."""
-        session, (flag, size) = self.session, self._option()
+        session, (option, size) = self.session, self._option()
         if not session.is_as_written or KNOB in session.knobs.arguments or session.counts_its_steps:
             return
         if type(size) is int and not (session.clock.total_samples or session.stated_batch_size()):
             session.facts.remark(
-                f"if {flag} is what a batch holds, bind it: with {flag}={{{KNOB}={size}}} among the script's arguments "
-                "samples are counted, and other batch sizes can be tried"
+                f"if {option[:-1]} is what a batch holds, bind it: with {option}{{{KNOB}={size}}} among the script's "
+                "arguments samples are counted, and other batch sizes can be tried"
             )
 
     def _option(self) -> tuple[str, object]:
-        """The flag of an option that is called as the knob is, and its value: argparse's, or one among the arguments of
-        a script that reads these by itself.
+        """An option that is called as the knob is, up to its value, and that: argparse's, click's, or one among the
+        arguments of a script that reads these by itself, in one word or in two.
         """
-        options = self.session.options
-        found: tuple[str, object] = (options.flag(KNOB), options.value(KNOB))
-        for argument in self.session.request.argv if found[1] is None else ():
-            flag, _, value = argument.partition("=")
-            if flag.startswith("--") and value.isdecimal() and is_named(flag[2:], KNOB):
-                return flag, int(value)
-        return found
+        options, argv = self.session.options, self.session.request.argv
+        if options.value(KNOB) is not None:
+            return f"{options.flag(KNOB)}=", options.value(KNOB)
+        for argument, following in zip(argv, [*argv[1:], ""], strict=False):
+            flag, sign, value = argument.partition("=")
+            if flag.startswith("--") and is_named(flag[2:], KNOB) and (value if sign else following).isdecimal():
+                return f"{flag}{sign or ' '}", int(value if sign else following)
+        return _of_click()
 
     def _alike(self, chosen: _Tally) -> list[RowPlace]:
         """The place that was counted, and others that held as much: another batch size may show which one it is."""
@@ -271,3 +275,14 @@ class OwnBatches:
 def _rank(tally: _Tally) -> tuple[int, bool, int]:
     """The likeliest place first: one row a sample, whole in single passes, the first dimension, the first seen."""
     return tally.place.rows_per_sample, not tally.whole, tally.place.dimension
+
+
+def _of_click() -> tuple[str, object]:
+    """As ``OwnBatches._option``, of the command of click's, or typer's, that runs now."""
+    with suppress(Exception):  # none runs, or this version has it elsewhere
+        context: Any = sys.modules["click"].get_current_context()
+        for option in context.command.params:
+            flag = max(option.opts, key=len)
+            if flag.startswith("--") and is_named(option.name, KNOB):
+                return f"{flag}=", context.params[option.name]
+    return "", None
