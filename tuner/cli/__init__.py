@@ -101,13 +101,22 @@ def _dispatch(arguments: list[str]) -> int:
         hint = f"see: autotune {parsed.verb} --help"
         shown = " ".join(masked(unknown))
         if verb.TAKES_SCRIPT_ARGUMENTS:
-            example = f"autotune {parsed.verb} train.py -- {shown}"
+            example = f"autotune {parsed.verb} {_named_script(parsed.script, unknown, ours)}"
             hint = f"the script's own arguments go after --, as in: {example}"
         raise UsageError(f"unrecognized arguments: {shown}", hint=hint)
     if script_args is not None and not verb.TAKES_SCRIPT_ARGUMENTS:
         raise UsageError(f"autotune {parsed.verb} takes nothing after --")
     parsed.script_args = script_args
     return verb.run(parsed)
+
+
+def _named_script(taken: str | None, unknown: Sequence[str], arguments: Sequence[str]) -> str:
+    """The script, and what is taken for its own arguments behind a --: as they stand, an option's value may have been
+    ``taken`` for the script, which stands behind it.
+    """
+    script = next((each for each in unknown if each.endswith(".py")), "") if taken and ".py" not in taken else ""
+    own = [each for each in arguments if each in {*unknown, taken} - {script}] if script else unknown
+    return f"{script or 'train.py'} -- {' '.join(masked(own))}"
 
 
 def _verbs_of(arguments: Sequence[str]) -> Sequence[str]:
