@@ -84,8 +84,9 @@ class ProductWatch:
         def bind(*operands: Any, **options: Any) -> Any:
             if options.get("precision", wanted) is None and _is_float32(operands, options) and self._is_ours():
                 options["precision"] = wanted
-            if self.steps.tracing.differentiates and self._differentiated is not None and _is_float32(operands, options):
-                self._differentiated.add((PRODUCT, word_of(options.get("precision"))))
+            seen = self._differentiated if self.steps.tracing.differentiates else None
+            if seen is not None and _is_float32(operands, options):
+                seen.add((PRODUCT, word_of(options.get("precision"))))
             return original(*operands, **options)
 
         return bind
