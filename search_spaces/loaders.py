@@ -1,4 +1,4 @@
-"""Knobs of what gives a loop its batches, PyTorch's DataLoader and tf.data: the same whichever framework trains."""
+"""Knobs of what gives a loop its batches, PyTorch's DataLoader, tf.data, Grain: the same whichever framework trains."""
 
 from __future__ import annotations
 
@@ -43,6 +43,18 @@ def _private_threads(known: Known) -> Sequence[Value]:
 def _prefetches(known: Known) -> Sequence[Value]:
     found = prefetch.of_pipeline(known)
     return [AUTO, 1, 4] if found is None else [AUTO, *sorted({1, 4, found.depth})]
+
+
+def _reads_ahead(config: Mapping[str, Value]) -> bool:
+    return batches.count(config, "read_threads", 1) > 0
+
+
+def _read_threads(known: Known) -> Sequence[Value]:
+    return [0, 1, 4, 16]
+
+
+def _read_buffers(known: Known) -> Sequence[Value]:
+    return [16, 64, 500]
 
 
 NUM_WORKERS = Knob(
@@ -101,7 +113,20 @@ PRIVATE_THREADS = Knob(
     tier_reason="The same functions on the same elements in the same order, in other threads.",
 )  # fmt: skip
 
+READ_THREADS = Knob(
+    "read_threads", _read_threads, "threads in which Grain reads, in each process; 0: none of their own",
+    ordered=True, loader=True, value_type=int, least=0,
+    tier_reason="The same elements in the same order; left out where the script reads in one thread.",
+)  # fmt: skip
+
+READ_BUFFER = Knob(
+    "read_buffer", _read_buffers, "elements that Grain reads ahead, in each process",
+    ordered=True, loader=True, heavier=True, needs=_reads_ahead, value_type=int, least=1,
+    tier_reason="The same elements in the same order, read earlier.",
+)  # fmt: skip
+
 DATALOADER = (NUM_WORKERS, PREFETCH_FACTOR, PERSISTENT_WORKERS)
+GRAIN = (NUM_WORKERS, PREFETCH_FACTOR, READ_THREADS, READ_BUFFER)
 TF_DATA = (PARALLEL_CALLS, VECTORIZED_MAP, CACHE, DETERMINISTIC, PREFETCH, PRIVATE_THREADS)
 
 

@@ -58,7 +58,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "python_files",
         "adapter",
         "numpy formats torch tensorflow jax",
-        "keras",
+        "keras grain",
         "adapters",
         "hooks",
         "execute spawned",
@@ -84,7 +84,9 @@ SOLE_IMPORTERS = {
     "sqlalchemy": ("tuner/storage/database.py", "tuner/storage/schema.py"),
     "pynvml": ("tuner/devices/nvml.py",),
 }
-FRAMEWORKS = frozenset({"torch", "tensorflow", "keras", "jax", "lightning", "pytorch_lightning", "transformers"})
+FRAMEWORKS = frozenset({
+    "torch", "tensorflow", "keras", "jax", "lightning", "pytorch_lightning", "transformers", "grain",
+})  # fmt: skip
 UNWANTED = frozenset({"util", "helper", "manager", "common", "misc"})
 
 

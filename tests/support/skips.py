@@ -38,6 +38,11 @@ def has_jax() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("jax", "optax", "flax"))
 
 
+def has_grain() -> bool:
+    """Whether Grain is here beside JAX."""
+    return all(importlib.util.find_spec(name) is not None for name in ("jax", "grain"))
+
+
 @cache
 def has_jax_cuda() -> bool:
     """Whether JAX can use a CUDA device: by its plugin's files, as JAX itself would take the card's memory."""
@@ -50,7 +55,7 @@ def has_xla() -> bool:
 
 
 HARDWARE: Mapping[str, Callable[[], bool]] = {
-    "cuda": has_cuda, "tpu": has_tpu, "xla": has_xla, "jax": has_jax, "jax_cuda": has_jax_cuda,
+    "cuda": has_cuda, "tpu": has_tpu, "xla": has_xla, "jax": has_jax, "grain": has_grain, "jax_cuda": has_jax_cuda,
 }  # fmt: skip
 
 

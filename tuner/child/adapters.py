@@ -6,10 +6,13 @@ from collections.abc import Callable
 
 from .adapter import Adapter
 from .formats.adapter import FormatsAdapter
+from .grain.adapter import GrainAdapter
 from .jax.adapter import JaxAdapter
 from .keras.adapter import KerasAdapter
 from .numpy.adapter import NumpyAdapter
 from .session import Session
 from .torch.adapter import TorchAdapter
 
-ADAPTERS: list[Callable[[Session], Adapter]] = [NumpyAdapter, FormatsAdapter, TorchAdapter, KerasAdapter, JaxAdapter]
+ADAPTERS: list[Callable[[Session], Adapter]] = [
+    NumpyAdapter, FormatsAdapter, TorchAdapter, KerasAdapter, JaxAdapter, GrainAdapter,
+]  # fmt: skip

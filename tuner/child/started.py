@@ -15,7 +15,7 @@ from typing import Any
 
 from .patches import patch
 
-_LOADERS = ("torch.utils.data", "torchdata")
+_LOADERS = ("torch.utils.data", "torchdata", "grain")
 """Packages whose processes load data."""
 _TRAINERS = re.compile(r"python[\d.]*|torchrun|accelerate|deepspeed|horovodrun|mpirun|mpiexec|srun|sbatch|\S+\.(py|sh)")
 """Words of a command that tell what trains: Python, launchers, scripts."""

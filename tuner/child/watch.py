@@ -27,8 +27,9 @@ class Watch(StrEnum):
 
 KNOBS_OF: Mapping[Watch, tuple[str, ...]] = {
     Watch.LOADER: (
-        "batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "loader_prefetch_size",
-        "device_prefetch_size", "host_to_device_transfer_threads", "batches_per_execution",
+        "batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "read_threads",
+        "read_buffer", "loader_prefetch_size", "device_prefetch_size", "host_to_device_transfer_threads",
+        "batches_per_execution",
     ),
     Watch.MODULES: (
         "precision", "compile", "channels_last", "attention", "grad_accumulation", "ddp_bucket_mb", "ddp_bucket_view",

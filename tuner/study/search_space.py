@@ -24,7 +24,7 @@ NEWER = frozenset({
 NEWER_OF = {
     "jax": frozenset({
         "num_workers", "prefetch_factor", "persistent_workers", "parallel_calls", "vectorized_map", "cache",
-        "deterministic", "prefetch", "private_threads", "precision",
+        "deterministic", "prefetch", "private_threads", "precision", "read_threads", "read_buffer",
     }),
 }  # fmt: skip
 """The same of one space, whose names others have had before."""

@@ -7,11 +7,14 @@ from ..watch import KNOBS_OF, Watch
 from . import FRAMEWORK
 
 MADE_BY_THE_LOOP = "the loop makes its batches by itself: bind its size, as in -- --batch-size={batch_size}"
+READING = ("read_threads", "read_buffer")
+"""What Grain alone has."""
 KNOBS = {
-    "DataLoader": tuple(knob for knob in KNOBS_OF[Watch.LOADER] if knob not in ("batch_size", "pin_memory")),
+    "DataLoader": tuple(knob for knob in KNOBS_OF[Watch.LOADER] if knob not in ("batch_size", "pin_memory", *READING)),
     "tf.data dataset": tuple(knob for knob in KNOBS_OF[Watch.TF_DATA] if knob != "batch_size"),
+    "Grain loader": ("num_workers", "prefetch_factor", *READING),
 }
-"""What feeds a loop → the knobs that nothing else has."""
+"""What feeds a loop → its knobs."""
 
 
 def observe(session: Session) -> None:
@@ -24,9 +27,9 @@ def observe(session: Session) -> None:
         if session.request.probe is not None:
             facts.framework, facts.unit = FRAMEWORK, session.request.knowledge.unit
     for name, knobs in KNOBS.items():
-        if feeding is not None and feeding.name == name:
-            continue
-        for knob in knobs:
+        for knob in knobs if feeding is None or feeding.name != name else ():
+            if feeding is not None and knob in KNOBS[feeding.name]:
+                continue
             reason = f"no {name} feeds the training steps"
             facts.left_out.setdefault(knob, reason)
             if knob in session.knobs.requested and session.knobs.wants(knob):

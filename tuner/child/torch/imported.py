@@ -30,8 +30,11 @@ _DRAWN = ("random", "rand", "randn", "randint", "randperm", "time", "perf_counte
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def set_since(data: Mapping[str, object]) -> str:
-    """A variable that the code by which these data are read names, and that an import may leave otherwise; ""."""
+def set_since(data: Mapping[str, object], methods: Sequence[str] = READING, *, sent: str = "") -> str:
+    """A variable that the code by which these data are read names, and that an import may leave otherwise; "".
+
+    ``methods``: those by which they are read. ``sent``: a module whose code isn't imported, but sent with all it names.
+    """
     script = sys.modules.get("__main__")
     held = vars(script) if script is not None else {}
     for name in sorted(_looked_into(str(held.get("__file__", ""))).holders):
@@ -41,7 +44,8 @@ def set_since(data: Mapping[str, object]) -> str:
         if isinstance(value, (type, ModuleType)) and file and not is_library(file):
             return f"what {name} holds"
     known = [value for _, value, _ in values({**data, **beside(data)})]
-    return next((name for function, _ in functions(known, READING, variables_in) for name in _set_of(function)), "")
+    read = (each for each, _ in functions(known, methods, variables_in) if each.__module__ != sent)
+    return next((name for function in read for name in _set_of(function)), "")
 
 
 def is_made_again(value: type | FunctionType) -> bool:

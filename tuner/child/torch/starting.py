@@ -88,7 +88,7 @@ def is_beside_threads(session: Session, given: Arguments) -> bool:
 
 def refusals(given: Arguments) -> dict[str, str]:
     """Knob → why such a loader can have no workers; {} where they can be started anew."""
-    why = _why_unimportable() or _why_other_variables(given) or _why_unpicklable(given)
+    why = why_unimportable() or _why_other_variables(given) or _why_unpicklable(given)
     return {**dict.fromkeys(WORKERS, NO_WORKERS), "num_workers": why} if why else {}
 
 
@@ -128,8 +128,11 @@ def forks() -> bool:
     return (chosen or multiprocessing.get_all_start_methods()[0]) == "fork"
 
 
-def _why_unimportable() -> str:
-    """By the line of the script in which the loader is made: one that is run when it is imported would run again."""
+def why_unimportable() -> str:
+    """Why a worker that is started anew can't import the script, "" where it can.
+
+    By the line of the script in which the loader is made: one that is run when it is imported would run again.
+    """
     frame: Any = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__":

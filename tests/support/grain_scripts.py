@@ -1,0 +1,66 @@
+"""Scripts whose loops of JAX's are fed by Grain, in the ways that it has; each tells what it trained on."""
+
+from __future__ import annotations
+
+HEAD = """
+import sys, time
+import grain, jax, jax.numpy as jnp, numpy as np
+from absl import app
+
+def loss_of(params, x, y):
+    logits = x @ params["w"] + params["b"]
+    return -jnp.mean(jax.nn.log_softmax(logits)[jnp.arange(len(y)), y])
+
+@jax.jit
+def update(params, x, y):
+    loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+    return jax.tree_util.tree_map(lambda p, g: p - 0.1 * g, params, gradients), loss
+
+class Source:
+    def __len__(self):
+        return 100
+    def __getitem__(self, number):
+        time.sleep(0.0005)
+        x = np.random.default_rng(number).normal(size=8).astype("float32")
+        return {"x": x, "y": np.int32(x.sum() > 0)}
+
+class Noise(grain.transforms.RandomMap):
+    def random_map(self, sample, rng):
+        return {**sample, "x": sample["x"] + 0.1 * rng.normal(size=8).astype("float32")}
+
+def batches_of(epochs, workers):
+"""
+TAIL = """
+def main(argv):
+    params, trained = {"w": jnp.zeros((8, 2)), "b": jnp.zeros(2)}, 0
+    try:
+        for batch in batches_of(int(argv[1]), int(argv[2])):
+            params, loss = update(params, batch["x"], batch["y"])
+            trained += len(batch["x"])
+            print("loss", float(loss).hex())
+    finally:
+        print("trained on", trained, flush=True)
+
+if __name__ == "__main__":
+    app.run(main)
+"""
+LOADER = """
+    sampler = grain.samplers.IndexSampler(100, num_epochs=epochs, shuffle=True, seed=7)
+    return grain.DataLoader(
+        data_source=Source(), sampler=sampler, operations=[Noise(), grain.transforms.Batch(16)], worker_count=workers,
+        read_options=grain.ReadOptions(num_threads=4, prefetch_buffer_size=32))
+"""
+DATASET = """
+    data = grain.MapDataset.source(Source()).seed(7).shuffle().repeat(epochs).random_map(Noise()).batch(16)
+    return data.to_iter_dataset(grain.ReadOptions(num_threads=4, prefetch_buffer_size=8))
+"""
+BATCHED_LATE = """
+    data = grain.MapDataset.source(Source()).seed(7).shuffle().repeat(epochs).random_map(Noise())
+    return data.to_iter_dataset().map(lambda sample: sample).batch(16, drop_remainder=True)
+"""
+WITH_WORKERS = DATASET.rstrip() + ".mp_prefetch(grain.MultiprocessingOptions(num_workers=workers))\n"
+
+
+def script(batches: str) -> str:
+    """The whole of it."""
+    return HEAD + batches.strip("\n") + "\n" + TAIL
