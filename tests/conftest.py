@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -64,6 +65,18 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
         monkeypatch.delitem(sys.modules, module, raising=False)
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def environment_kept() -> Iterator[None]:
+    """A variable that a library sets on its way stays with the test: with one more, no script would be forked
+    (``support/children.py``), and each would import PyTorch anew.
+    """
+    before = dict(os.environ)
+    yield
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
 
 
 @pytest.fixture(scope="session", autouse=True)

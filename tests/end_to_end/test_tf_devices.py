@@ -53,7 +53,8 @@ else:
 """
 
 
-@pytest.mark.parametrize("kind", ["fit", "loop", pytest.param("arrays", marks=pytest.mark.slow)])
+# Keras' own fit under a strategy: test_keras_fit.py.
+@pytest.mark.parametrize("kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("fit", "arrays")), "loop"])
 def test_samples_and_batches_are_those_of_all_replicas(
     kind: str, run_child: Run, write_script: Callable[..., Path]
 ) -> None:
@@ -82,7 +83,7 @@ def test_a_profile_for_other_replicas_is_refused(
     kind: str, devices: int, status: int, run_child: Run, write_script: Callable[..., Path]
 ) -> None:
     known = {"devices": devices, "framework": "keras", "backend": "tensorflow"}
-    ran = run_child(write_script(SCRIPT), {"threads": 2}, argv=(kind,), mode="apply", knowledge=known)
+    ran = run_child(write_script(SCRIPT), {"batch_size": 10}, argv=(kind,), mode="apply", knowledge=known)
     assert (ran.returncode, "trained on" in ran.output) == (status, status == 0), ran.output
     refusal = "autotune: error: the profile was proven on 3 devices, and the script computes on 2 devices"
     assert (refusal in ran.output) == (status == 2)

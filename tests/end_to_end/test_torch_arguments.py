@@ -78,6 +78,7 @@ def test_an_argument_of_the_scripts_own_is_seen_in_its_parser(records: Callable[
     """Under its own name only, whether the knob's value is a number or a text."""
     head = """
 import argparse, sys
+import torch
 parser = argparse.ArgumentParser()
 for option in ("--width", "--height", "--size"):
     parser.add_argument(option, type=int)

@@ -241,7 +241,7 @@ def test_loaders_of_ever_other_lengths_are_counted_in_steps(
 def test_samples_that_cannot_be_counted_as_the_baselines_were_are_no_figure(trained: Callable[..., Any]) -> None:
     """Its window saw fewer loaders than the config's, which is faster."""
     text = ROLLOUTS.replace("LENGTH", "random.randrange(100, 300)")
-    (failure,) = trained(text, {"threads": 1}, knowledge={"unit": "samples"}).of("failure")
+    (failure,) = trained(text, {"precision": "bf16"}, knowledge={"unit": "samples"}).of("failure")
     assert failure["reason"] == "unsupported" and "none of them stands for the others" in failure["detail"]
 
 

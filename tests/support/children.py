@@ -31,12 +31,12 @@ FORKING = Path(__file__).with_name("forking_child.py")
 PYTHON = (sys.executable, "-X", "faulthandler")
 # Those of tests that run at once would wait for each other most of the time.
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-IMPORTED = {"torch": ("torch", "torch._dynamo"), "keras": ("keras",)}
+IMPORTED = {"torch": ("torch", "torch._dynamo"), "keras": ("keras",), "jax": ("jax", "jax.numpy")}
 """What is imported for scripts of a framework; PyTorch imports the second one with the first optimizer."""
 FRAMEWORKS = {"torch", "keras", "tensorflow", "jax"}
 UNREAD = {
-    "CUDA_VISIBLE_DEVICES", "PYTEST_CURRENT_TEST", "TF2_BEHAVIOR", "TF_CPP_MIN_LOG_LEVEL", "TORCHINDUCTOR_CACHE_DIR",
-    "XDG_CACHE_HOME", wire.REQUEST_ENV, wire.RECORDS_ENV,
+    "CUDA_VISIBLE_DEVICES", "PYTEST_CURRENT_TEST", "TF2_BEHAVIOR", "TF_CPP_MIN_LOG_LEVEL", "TMPDIR",
+    "TORCHINDUCTOR_CACHE_DIR", "XDG_CACHE_HOME", wire.REQUEST_ENV, wire.RECORDS_ENV,
 }  # fmt: skip
 """Variables that change in a test process, and by which no framework does anything else while it is imported."""
 LONGEST = 1 << 20
@@ -167,6 +167,7 @@ def framework_of(script: Path) -> str | None:
     """The framework that the script imports before it does anything else; None where there is none, or two of them.
 
     What it does before might decide how a framework is imported. Keras and TensorFlow are one: each imports the other.
+    JAX is imported in the fork where it is beside another one.
     """
     names: set[str] = set()
     try:
@@ -174,6 +175,8 @@ def framework_of(script: Path) -> str | None:
     except SyntaxError:
         return None
     for statement in body:
+        if statement is body[0] and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            continue  # what the script is for
         if isinstance(statement, ast.Import):
             names |= {alias.name.partition(".")[0] for alias in statement.names}
         elif isinstance(statement, ast.ImportFrom):
@@ -181,9 +184,12 @@ def framework_of(script: Path) -> str | None:
         else:
             break
     found = names & FRAMEWORKS
-    if found == {"torch"}:
+    beside = found - {"jax"}
+    if beside == {"torch"}:
         return "torch"
-    return "keras" if found and found <= {"keras", "tensorflow"} else None
+    if beside:
+        return "keras" if beside <= {"keras", "tensorflow"} else None
+    return "jax" if found else None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

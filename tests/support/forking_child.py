@@ -14,6 +14,7 @@ import json
 import os
 import socket
 import sys
+import tempfile
 from importlib import import_module
 from typing import Any
 
@@ -68,6 +69,7 @@ def begin(folder: str, variables: dict[str, str], log: int, records: int) -> Non
     process: Any = sys.modules.get("multiprocessing.process")
     if process is not None:
         process.ORIGINAL_DIR = folder
+    tempfile.tempdir = None  # it's read anew from the variables
     os.environ.clear()
     os.environ.update(variables, AUTOTUNE_RECORDS_FD=str(records))  # which has another number there
     for number in (1, 2):

@@ -1,0 +1,92 @@
+"""Loops of JAX's that tf.data feeds, in a real child: the wait for data, and the knobs of its pipeline."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+Write = Callable[..., Path]
+WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1, "block_s": 0.0}
+
+TF_DATA = """
+import tensorflow as tf
+import jax, jax.numpy as jnp, numpy as np
+
+def loss_of(params, x, y):
+    logits = x @ params["w"] + params["b"]
+    return -jnp.mean(jax.nn.log_softmax(logits)[jnp.arange(len(y)), y])
+
+@jax.jit
+def update(params, x, y):
+    loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+    return jax.tree_util.tree_map(lambda p, g: p - 0.1 * g, params, gradients), loss
+
+def weights():
+    return {"w": jnp.zeros((8, 2)), "b": jnp.zeros(2)}
+X = np.random.default_rng(0).normal(size=(256, 8)).astype("float32")
+
+def prepare(x):
+    for _ in range(WORK):
+        x = tf.math.sin(x) + x
+    return x, tf.cast(tf.reduce_sum(x) > 0, tf.int32)
+
+data = tf.data.Dataset.from_tensor_slices(X).repeat(3).shuffle(64, seed=1).map(prepare).batch(16)
+params, trained = weights(), 0
+try:
+    for x, y in LOOP:
+        params, loss = update(params, X_, Y_)
+        trained += len(x)
+        print("loss", float(loss).hex())
+finally:
+    print("trained on", trained, flush=True)
+"""
+KNOWN = {"framework": "jax", "unit": "samples"}
+LOOPS = {
+    "as_numpy_iterator": ("data.as_numpy_iterator()", "x", "y"),
+    "by itself": ("data", "x.numpy()", "y.numpy()"),
+}
+
+
+def known_by(ran: Any) -> dict[str, Any]:
+    """What a study knows of the script by its first trial."""
+    names = ("training_loaders", "as_written", "loaders", "input_plan", "cache_bytes")
+    return {**KNOWN, **{name: ran.facts[name] for name in names}}
+
+
+def losses(ran: Any) -> list[str]:
+    """Those that the script prints."""
+    return re.findall(r"^loss (\S+)$", ran.output, re.MULTILINE)
+
+
+@pytest.mark.parametrize("kind", ["as_numpy_iterator", pytest.param("by itself", marks=pytest.mark.slow)])
+def test_the_wait_for_tf_data_and_its_knobs(kind: str, run_child: Run, write_script: Write) -> None:
+    loop, x, y = LOOPS[kind]
+    text = TF_DATA.replace("LOOP", loop).replace("X_", x).replace("Y_", y).replace("WORK", "60")
+    script = write_script(text)
+    ran = run_child(script, window=WHOLE)
+    assert ran.returncode == 0, ran.output
+    assert [note["text"] for note in ran.of("note")] == []
+    facts = ran.facts
+    assert (facts["framework"], facts["fed_by"]) == ("jax", "tf.data dataset")
+    assert (facts["unit"], facts["samples"]) == ("samples", 768), facts["remarks"]
+    assert not facts["wait_is_unseen"] and len(facts["batch_waits"]) > 30 and max(facts["batch_waits"]) > 0
+    written = {knob: facts["as_written"].get(knob) for knob in ("parallel_calls", "prefetch", "batch_size")}
+    assert written == {"parallel_calls": "none", "prefetch": 0, "batch_size": 16}
+    assert facts["left_out"]["num_workers"] == "no DataLoader feeds the training steps"
+    config = {"parallel_calls": 2, "prefetch": 4, "deterministic": True, "private_threads": 2}
+    turned = run_child(script, config, knowledge=known_by(ran), window=WHOLE)
+    assert turned.returncode == 0, turned.output
+    assert [note["text"] for note in turned.of("note")] == []
+    found = {knob: turned.evidence(knob) for knob in config}
+    assert found == {**dict.fromkeys(config, "verified"), "deterministic": "not applicable"}, turned.of("knob")
+    assert losses(turned) == losses(ran) and len(losses(ran)) == 48
+    if kind != "by itself":
+        return
+    applied = run_child(script, config, knowledge=known_by(ran), mode="apply")
+    assert applied.returncode == 0 and losses(applied) == losses(ran), applied.output
+    assert "in effect: parallel_calls, prefetch, private_threads; NOT in effect: deterministic" in applied.output
