@@ -22,29 +22,26 @@ SLOW = "time.sleep(0.01)"
 
 @pytest.fixture(scope="module")
 def straggling(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Path]:
-    """Rank 1 takes 30 ms a step for itself and has smaller batches, rank 0 takes 10 ms; both have a worker."""
+    """Rank 1 takes 60 ms a step for itself and has smaller batches, rank 0 takes 10 ms; both have a worker."""
     folder = tmp_path_factory.mktemp("straggling")
     setup = "if rank: BATCH = 8"
-    step = "time.sleep(0.03 if rank else 0.01)"
+    step = "time.sleep(0.06 if rank else 0.01)"
     return run_ranks(folder, ddp(setup=setup, step=step), {"num_workers": 1}), folder
 
 
-@pytest.mark.timed
 def test_the_rate_is_that_of_all_ranks_by_the_slowest(straggling: tuple[Outcome, Path]) -> None:
     outcome, _ = straggling
     assert outcome.complete and outcome.measurement is not None, outcome.detail
     found = outcome.measurement
     assert found.rate == pytest.approx(24 * found.steps_per_s, rel=0.02)
-    assert 15 < found.steps_per_s < 33.4
+    assert found.steps_per_s < 16.7
 
 
-@pytest.mark.timed
 def test_who_holds_the_others_up_is_told(straggling: tuple[Outcome, Path]) -> None:
     outcome, _ = straggling
     assert any(remark.startswith("rank 1 comes to its backward") for remark in outcome.knowledge.remarks)
 
 
-@pytest.mark.timed
 def test_all_ranks_end_after_the_same_step(straggling: tuple[Outcome, Path]) -> None:
     outcome, folder = straggling
     entries = read_records(folder / "trial" / RECORDS)
@@ -56,7 +53,6 @@ def test_all_ranks_end_after_the_same_step(straggling: tuple[Outcome, Path]) -> 
     assert outcome.knowledge.samples == 24 * steps[0]
 
 
-@pytest.mark.timed
 def test_each_rank_observes_its_knobs(straggling: tuple[Outcome, Path]) -> None:
     outcome, _ = straggling
     assert outcome.measurement is not None
@@ -64,12 +60,10 @@ def test_each_rank_observes_its_knobs(straggling: tuple[Outcome, Path]) -> None:
     assert (report.knob, report.evidence) == ("num_workers", Evidence.VERIFIED)
 
 
-@pytest.mark.timed
 def test_what_a_model_computes_may_be_turned(straggling: tuple[Outcome, Path]) -> None:
     assert not {"compile", "grad_accumulation", "checkpointing"} & {*straggling[0].knowledge.left_out}
 
 
-@pytest.mark.timed  # the same run
 def test_ranks_that_exchange_gradients_are_not_said_to_exchange_nothing(straggling: tuple[Outcome, Path]) -> None:
     assert not [remark for remark in straggling[0].knowledge.remarks if EXCHANGE_NOTHING in remark]
 
@@ -150,6 +144,7 @@ def test_ranks_that_train_apart_are_refused(tmp_path: Path) -> None:
     assert outcome.reason == "unsupported" and "it makes no process group" in outcome.detail
 
 
+@pytest.mark.slow  # unit/child/torch/test_ranks_watch.py
 def test_ranks_that_exchange_nothing_are_told(tmp_path: Path) -> None:
     """They have joined a group, for what is no training: some scripts wrap their model on a card only."""
     apart = ddp(step=SLOW).replace("DistributedDataParallel(torch.nn.Sequential", "(torch.nn.Sequential")

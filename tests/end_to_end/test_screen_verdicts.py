@@ -202,6 +202,7 @@ def test_a_mean_over_tokens_that_count_is_taken_over_the_whole(screen: Callable[
     assert gradient.worse < 1e-5
 
 
+@pytest.mark.slow  # unit/study/test_tier_3.py; what is known of it: test_torch_conditions.py
 def test_batch_norm_is_refused_beforehand(screen: Callable[..., Screen]) -> None:
     assert "BatchNorm would see smaller batches" in screen(**NORMED).left_out()["batch_size"]
 

@@ -17,11 +17,11 @@ import pytest
 # A quarter of a minute of a core, or more, or as long a wait.
 LONGEST = frozenset({
     "test_beside_the_script_as_written.py", "test_cli_record.py", "test_cli_run.py", "test_cli_study_ends.py",
-    "test_compiled_turns.py", "test_compiling.py", "test_ddp_knobs.py", "test_fork_server.py",
-    "test_jax_batches.py", "test_jax_child.py", "test_loaders_for_jax.py", "test_rank_turns.py",
-    "test_run_trained.py", "test_run_watched.py", "test_samplers.py", "test_stalls.py", "test_stats_coverage.py",
-    "test_study_budget.py", "test_study_faults.py", "test_torch_loaders.py", "test_torch_parts.py",
-    "test_trials_by_turns.py", "test_untrusted_files.py",
+    "test_compiled_turns.py", "test_compiling.py", "test_ddp_knobs.py", "test_fork_server.py", "test_jax_batches.py",
+    "test_jax_child.py", "test_loaders_for_jax.py", "test_rank_turns.py", "test_ranks.py", "test_run_trained.py",
+    "test_run_watched.py", "test_samplers.py", "test_stalls.py", "test_stats_coverage.py", "test_study_budget.py",
+    "test_study_faults.py", "test_torch_loaders.py", "test_torch_parts.py", "test_trials_by_turns.py",
+    "test_untrusted_files.py",
 })  # fmt: skip
 
 
