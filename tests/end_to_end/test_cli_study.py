@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -135,6 +136,7 @@ def test_the_same_command_again_derives_its_result_at_once(studied: Studied) -> 
     assert studied.place.run("trials", "--check").returncode == 0
 
 
+@pytest.mark.slow  # unit/study/test_identity.py
 def test_other_arguments_are_another_study(studied: Studied) -> None:
     answer = studied.place.run(*STUDY, "--", "--seconds", "1")
     assert answer.returncode == 5
@@ -157,6 +159,7 @@ def test_run_applies_the_winner_and_the_training_is_the_users_own(studied: Studi
     model.unlink()
 
 
+@pytest.mark.slow  # contract/test_untrusted_files.py
 def test_run_refuses_drift_where_that_is_asked_for(studied: Studied) -> None:
     arguments = ("--strict", "train.py", "--", "--seconds", "0.2")
     answer = studied.place.run("run", "--config", studied.folder.name, *arguments)
@@ -165,24 +168,28 @@ def test_run_refuses_drift_where_that_is_asked_for(studied: Studied) -> None:
 
 
 def test_the_tables_and_their_json(studied: Studied) -> None:
-    trials = json.loads(studied.place.run("trials", "--json").stdout)
+    verbs = (("trials", "--json"), ("trials",), ("studies", "--json"), ("devices", "--json"),
+             ("compare", studied.folder.name, "--json"))  # fmt: skip
+    with ThreadPoolExecutor(2) as both_cores:
+        told = [each.stdout for each in both_cores.map(lambda arguments: studied.place.run(*arguments), verbs)]
+    trials = json.loads(told[0])
     assert list(dict.fromkeys(trial["phase"] for trial in trials)) == ["baseline", "search", "finals"]
     assert trials[0]["config"] == {} and trials[0]["gain"] == 1.0
     [tried] = [trial for trial in trials if trial["phase"] == "search"]
     assert tried["gain"] > (1.5 if studied.proven else 1.0)
-    table = studied.place.run("trials").stdout.splitlines()
+    table = told[1].splitlines()
     assert len(table) >= 1 + len(trials)
     assert [int(line.split()[0]) for line in table[1 : 1 + len(trials)]] == list(range(len(trials)))
-    [study] = json.loads(studied.place.run("studies", "--json").stdout)
+    [study] = json.loads(told[2])
     verdict = "improved" if studied.proven else "keep-baseline"
     assert (study["state"], study["verdict"], study["trials"]) == ("finished", verdict, len(trials))
-    assert json.loads(studied.place.run("devices", "--json").stdout)["devices"][0]["device"]
-    compared = json.loads(studied.place.run("compare", studied.folder.name, "--json").stdout)
+    assert json.loads(told[3])["devices"][0]["device"]
+    compared = json.loads(told[4])
     assert [profile["baseline"]["based_on"] for profile in compared["profiles"]] == ["finals"]
 
 
 @pytest.mark.parametrize(
-    "arguments", [["trials"], pytest.param(["trials", "--json"], marks=pytest.mark.slow), STUDY]
+    "arguments", [["trials"], *(pytest.param(each, marks=pytest.mark.slow) for each in (["trials", "--json"], STUDY))]
 )
 def test_whoever_stops_reading_ends_it_quietly(studied: Studied, arguments: list[str]) -> None:
     process = studied.place.start(*arguments)

@@ -39,7 +39,9 @@ def test_a_users_bug_is_shown_as_their_own_traceback(place: Place, text: str, la
     ("text", "options", "says"),
     [
         ("print('no card here')", [], "used none of PyTorch, TensorFlow, Keras and JAX; it printed last: no card here"),
-        ("import time\ntime.sleep(60)", ["--trial-timeout", "3s"], "not through after 3"),
+        pytest.param(  # faults/test_stalls.py
+            "import time\ntime.sleep(60)", ["--trial-timeout", "3s"], "not through after 3", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_script_that_can_not_be_tuned_is_told_in_a_line(
@@ -53,6 +55,7 @@ def test_a_script_that_can_not_be_tuned_is_told_in_a_line(
     assert hint.startswith("hint: ")
 
 
+@pytest.mark.slow  # how it runs: test_probe.py; what a study makes of it: unit/study/test_study_probe.py
 def test_what_a_probe_found_stands_below_the_trials(place: Place) -> None:
     """Loading takes three times as long as training."""
     place = replace(place, command=WITH_SHORT_WINDOWS)
@@ -66,7 +69,7 @@ def test_what_a_probe_found_stands_below_the_trials(place: Place) -> None:
     assert any("input-bound" in line for line in table[1 + len(trials) :]), table
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow)])  # unit/cli/test_signals.py
 def test_ctrl_c_ends_a_study_with_what_there_is(place: Place, times: int) -> None:
     place.write("import time\nprint('trains', flush=True)\ntime.sleep(60)", "train.py")
     process = place.start("study", "train.py", "--device", "cpu", "--study", "s")

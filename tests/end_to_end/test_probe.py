@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.rates import measured
 
 TRAIN = """
     import time
@@ -41,13 +42,32 @@ TRAIN = """
 """
 
 
+def written(write_script: Callable[..., Path], load_s: float, step_s: float, sample_s: float) -> Path:
+    """The script. Times are seconds a step of 8 samples."""
+    text = TRAIN.replace("LOAD_S", str(load_s)).replace("STEP_S", str(step_s)).replace("SAMPLE_S", str(sample_s))
+    return write_script(text)
+
+
+def test_each_side_of_a_loop_runs_by_itself(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """As a study runs them: that of the model on one batch that is kept, that of the loader without computing."""
+    script = written(write_script, load_s=0.04, step_s=0.004, sample_s=0.0)
+    both = run_child(script)
+    known = {"training_loaders": both.facts["training_loaders"], "framework": "torch", "unit": "samples"}
+    compute, loader = (run_child(script, probe=side, knowledge=known) for side in ("compute", "loader"))
+    assert all(ran.of("window")[0]["complete"] for ran in (both, compute, loader)), compute.output + loader.output
+    rates = [measured(ran).rate for ran in (both, compute, loader)]
+    assert rates[1] > 2 * rates[0], "a step takes a tenth of what its batch does"
+    assert 0.9 * rates[0] < rates[2] < 8 / 0.04
+
+
 @pytest.fixture
 def probed(write_script: Callable[..., Path], tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """The document of a probe. Times are seconds a step of 8 samples."""
 
     def run(*, load_s: float, step_s: float, sample_s: float) -> dict[str, Any]:
-        text = TRAIN.replace("LOAD_S", str(load_s)).replace("STEP_S", str(step_s)).replace("SAMPLE_S", str(sample_s))
-        script = write_script(text)
+        script = written(write_script, load_s, step_s, sample_s)
         command = [sys.executable, "-m", "tuner", "probe", str(script), "--study", str(tmp_path / "out"), "--json"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
         assert done.returncode == 0, done.stderr

@@ -85,7 +85,7 @@ def test_a_study_killed_again_and_again_loses_and_repeats_nothing(tmp_path: Path
 
     for _ in range(40):
         # At any moment within a trial, behind some more of them: so each comes farther, on a slow machine, too.
-        process, wanted, moment_s = start(folder, "replay"), outcomes() + chance.randint(2, 9), chance.random() * 0.05
+        process, wanted, moment_s = start(folder, "replay"), outcomes() + chance.randint(5, 14), chance.random() * 0.05
         while process.poll() is None and outcomes() < wanted:
             time.sleep(0.01)
         try:

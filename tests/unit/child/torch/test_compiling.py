@@ -158,18 +158,20 @@ def test_blocks_that_the_compiler_gives_up_are_not_verified(begin: Begin, capfd:
 
 @pytest.mark.usefixtures("backend")
 def test_those_of_many_blocks_that_run_compiled_are_told(begin: Begin, capfd: pytest.CaptureFixture[str]) -> None:
-    trial = begin({"compile": "regional"})
-    _train(_of([Numbered(number) for number in range(12)]), [16] * 6)
-    trial.end()
-    evidence, reason = trial.evidence("compile")
-    assert evidence == "verified"
-    given_up = "and some code given up after too many compilations"
-    assert reason == f"8 graphs, 0 breaks, {given_up}; 8 of 12 blocks run compiled"
-    [report] = trial.log.of("knob")
-    assert (report["sites_seen"], report["sites_changed"]) == (12, 8)
-    begin({"compile": "regional"}, mode="apply", as_written={"batch_size": 16})
-    _train(_of([Numbered(number) for number in range(12)]), [16] * 24)
-    assert "in effect: compile (8 places)" in capfd.readouterr().err
+    """PyTorch gives a code up once it is compiled eight times, and here thrice."""
+    with torch._dynamo.config.patch(recompile_limit=3):
+        trial = begin({"compile": "regional"})
+        _train(_of([Numbered(number) for number in range(5)]), [16] * 6)
+        trial.end()
+        evidence, reason = trial.evidence("compile")
+        assert evidence == "verified"
+        given_up = "and some code given up after too many compilations"
+        assert reason == f"3 graphs, 0 breaks, {given_up}; 3 of 5 blocks run compiled"
+        [report] = trial.log.of("knob")
+        assert (report["sites_seen"], report["sites_changed"]) == (5, 3)
+        begin({"compile": "regional"}, mode="apply", as_written={"batch_size": 16})
+        _train(_of([Numbered(number) for number in range(5)]), [16] * 24)
+        assert "in effect: compile (3 places)" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("backend")
@@ -210,7 +212,7 @@ def test_what_shows_no_gradient_is_not_verified(begin: Begin) -> None:
     assert trial.evidence("compile")[0] == "unverifiable"
 
 
-@pytest.mark.parametrize(("mode", "graphs"), [("regional", 1), ("dynamic", 1)])
+@pytest.mark.parametrize(("mode", "graphs"), [pytest.param("regional", 1, marks=pytest.mark.slow), ("dynamic", 1)])
 def test_it_is_in_effect_under_autotune_run(
     begin: Begin, backend: list[Any], capfd: pytest.CaptureFixture[str], mode: str, graphs: int
 ) -> None:
