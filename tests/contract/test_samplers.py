@@ -54,7 +54,10 @@ def a_few_asks() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=sorted(SAMPLERS))
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=[pytest.mark.slow] if name == "additive" else []) for name in sorted(SAMPLERS)],
+)  # the chain asks it, too
 def make(request: pytest.FixtureRequest) -> Callable[[], Sampler]:
     return SAMPLERS[request.param]
 

@@ -96,7 +96,8 @@ def test_what_is_no_knob_is_refused_before_anything_runs(
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--", "--checkpoint", "a.pt"], pytest.param(["train.py"], marks=pytest.mark.slow)]
+    "arguments",
+    [["--", "--checkpoint", "a.pt"], *(pytest.param(each, marks=pytest.mark.slow) for each in ([], ["train.py"]))],
 )
 def test_it_does_not_choose_what_is_run(folder: Path, arguments: list[str]) -> None:
     evil = {"path": "train.py", "module": "", "sha256": "", "argv": ["--checkpoint", "evil.pt"]}
@@ -111,7 +112,9 @@ def test_it_does_not_choose_what_is_run(folder: Path, arguments: list[str]) -> N
     assert f"checkpoint='{expected}'" in (folder / "ran.txt").read_text()
 
 
-@pytest.mark.parametrize(("answer", "runs"), [("y\n", True), ("n\n", False), ("\n", False)])
+@pytest.mark.parametrize(
+    ("answer", "runs"), [("y\n", True), ("\n", False), pytest.param("n\n", False, marks=pytest.mark.slow)]
+)
 def test_on_a_terminal_it_asks(folder: Path, answer: str, runs: bool) -> None:
     write_profile(folder)
     ours, theirs = os.openpty()
@@ -172,7 +175,8 @@ def test_a_profile_that_was_edited_is_told_and_refused_where_that_is_asked_for(f
 @pytest.mark.parametrize(
     ("cores", "written"),
     [
-        (10_000, False), (None, True), pytest.param(10_000, True, marks=pytest.mark.slow),
+        (10_000, False), pytest.param(None, True, marks=pytest.mark.slow),
+        pytest.param(10_000, True, marks=pytest.mark.slow),
         pytest.param(None, False, marks=pytest.mark.slow),
     ],
 )  # fmt: skip

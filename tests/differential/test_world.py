@@ -87,7 +87,9 @@ def test_traceback_and_exit_status_are_the_scripts_own(
     assert run.of("exception")[0]["type"] == name
 
 
-@pytest.mark.parametrize("end", ["sys.exit(3)", "sys.exit('a message')", "sys.exit()", "raise SystemExit(0)"])
+@pytest.mark.parametrize("end", ["sys.exit(3)", "sys.exit('a message')", *(
+    pytest.param(end, marks=pytest.mark.slow) for end in ("sys.exit()", "raise SystemExit(0)")
+)])
 def test_exit_codes(write_script: Callable[..., Path], run_child: Callable[..., Any], end: str) -> None:
     script = write_script(f"import sys\n{end}")
     plain = _plain(script)

@@ -186,7 +186,11 @@ def test_one_error_a_hint_and_the_documented_status(
     check(wrong, code, said.out, said.err)
 
 
-@pytest.mark.parametrize("wrong", CASES[::22], ids=lambda wrong: wrong.name)
+@pytest.mark.parametrize(
+    "wrong",
+    [pytest.param(wrong, marks=[pytest.mark.slow] if number % 2 else []) for number, wrong in enumerate(CASES[::22])],
+    ids=lambda wrong: wrong.name,
+)
 def test_the_command_itself_says_and_returns_the_same(place: Path, wrong: Wrong) -> None:
     command, environment = [str(AUTOTUNE), *wrong.line.split()], {**os.environ, **wrong.environment}
     answer = subprocess.run(

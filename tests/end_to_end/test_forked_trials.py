@@ -135,9 +135,10 @@ def test_facts_and_watches_are_the_same(pair: list[tuple[TrialRequest, Outcome]]
         assert getattr(fresh.knowledge, name) == getattr(forked.knowledge, name), name
 
 
+@SLOW  # of forks that tests make by the same functions: test_torch_child.py
 @pytest.mark.parametrize(
     "config",
-    [pytest.param({"precision": "bf16", "channels_last": True, "optimizer": "fused"}, marks=SLOW),
+    [{"precision": "bf16", "channels_last": True, "optimizer": "fused"},
      {"num_workers": 2, "prefetch_factor": 4, "batch_size": 8, "grad_accumulation": 2, "optimizer": "fused"}],
     ids="-".join,
 )  # fmt: skip

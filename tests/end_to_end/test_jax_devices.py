@@ -45,7 +45,8 @@ def is_counted(ran: Any, devices: int) -> None:
     assert len(told) > 10 and set(told) <= {float.fromhex(loss).hex() for loss in losses}
 
 
-@pytest.mark.parametrize("axes", ["0", pytest.param("(None, 0)", marks=pytest.mark.slow)])
+@pytest.mark.slow  # unit/child/test_jax_many_devices.py
+@pytest.mark.parametrize("axes", ["0", "(None, 0)"])
 def test_a_script_that_maps_over_one_device_is_counted(axes: str, run_child: Run, write_script: Write) -> None:
     """Its arrays have a dimension of one in front, which holds no samples."""
     is_counted(run_child(write_script(PMAPPED.replace("AXES", axes)), argv=("23", "30"), window=WHOLE), 1)
@@ -61,8 +62,9 @@ def update(params, x, y):
 """ + LOOP.replace("STEP", "params, done_with = update(params, *jax.device_put((x, y), sharding))")
 
 
+@pytest.mark.slow  # unit/child/test_jax_many_devices.py
 @pytest.mark.parametrize(
-    "script", [SHARDED, pytest.param(TWO_DEVICES + PMAPPED.replace("AXES", "0"), marks=pytest.mark.slow)]
+    "script", [SHARDED, TWO_DEVICES + PMAPPED.replace("AXES", "0")]
 )
 def test_a_script_on_several_devices_is_counted(script: str, run_child: Run, write_script: Write) -> None:
     ran = run_child(write_script(script), argv=("23", "20"), window=WHOLE)

@@ -16,8 +16,11 @@ WRITTEN = {"batch_size": 8, "grad_accumulation": 1}
 SPLIT = {"batch_size": 4, "grad_accumulation": 2}
 
 
-@pytest.mark.parametrize(("config", "steps"), [({}, 5), ({"batch_size": 10, "grad_accumulation": 2}, 5),
-                                               ({"batch_size": 10}, 10)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("config", "steps"),
+    [pytest.param({}, 5, marks=pytest.mark.slow), ({"batch_size": 10, "grad_accumulation": 2}, 5),
+     ({"batch_size": 10}, 10)],
+)  # fmt: skip
 def test_steps_of_an_epoch_make_the_batches_where_the_script_gives_no_size(
     begin: Begin, config: dict[str, int], steps: int
 ) -> None:

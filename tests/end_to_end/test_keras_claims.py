@@ -225,10 +225,10 @@ def own_layer(kind: str) -> Any:
     return Own()
 
 
-ELSE = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("python", "branch", "none")]
+ELSE = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("python", "branch", "none", "dropout")]
 
 
-@pytest.mark.parametrize("kind", ["numpy", "counter", "dropout", *ELSE])
+@pytest.mark.parametrize("kind", ["numpy", "counter", *ELSE])
 def test_an_eager_step_that_depends_on_python_may_not_be_traced(begin: Begin, kind: str) -> None:
     k = keras()
     trial = begin({"run_eagerly": False}, framework="keras")
@@ -357,7 +357,7 @@ def test_a_schedule_follows_the_samples_and_stays_the_scripts_own(begin: Begin, 
     assert isinstance(k.models.load_model(tmp_path / "saved.keras").optimizer._learning_rate, type(decay))
 
 
-@pytest.mark.parametrize("sets", [True, False])
+@pytest.mark.parametrize("sets", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_rate_that_the_script_sets_takes_no_factor(begin: Begin, sets: bool) -> None:
     k = keras()
 

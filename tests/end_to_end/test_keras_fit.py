@@ -65,7 +65,9 @@ def test_a_fit_that_could_not_be_prepared_shows_by_its_knobs(begin: Begin, monke
     assert trial.evidence("run_eagerly")[0] == "contradicted"
 
 
-@pytest.mark.parametrize("validate", [pytest.param("split", marks=pytest.mark.slow), "data", "evaluate"])
+@pytest.mark.parametrize(
+    "validate", ["evaluate", *(pytest.param(each, marks=pytest.mark.slow) for each in ("split", "data"))]
+)
 def test_validation_is_neither_trained_nor_timed(begin: Begin, validate: str) -> None:
     trial = begin()
     made = model()
@@ -98,7 +100,9 @@ def test_the_loss_is_that_of_the_block_and_not_of_the_epoch_so_far(begin: Begin)
     assert per_epoch == pytest.approx(history[1:], rel=1e-4)
 
 
-@pytest.mark.parametrize("knob", ["run_eagerly", "jit_compile", "steps_per_execution"])
+@pytest.mark.parametrize(
+    "knob", ["jit_compile", "steps_per_execution", pytest.param("run_eagerly", marks=pytest.mark.slow)]
+)
 def test_a_knob_of_the_model_is_turned_at_the_entry_of_fit(begin: Begin, knob: str) -> None:
     values = {"run_eagerly": False, "jit_compile": True, "steps_per_execution": 4}
     trial = begin({knob: values[knob]}, framework="keras")
@@ -371,7 +375,9 @@ def test_a_strategy_is_set_before_the_first_layer(begin: Begin, distributed: Any
     assert trial.evidence("strategy") == ("verified", "")
 
 
-@pytest.mark.parametrize("config", [{}, {"steps_per_execution": 2}], ids=["as written", "turned"])
+@pytest.mark.parametrize(
+    "config", [pytest.param({}, marks=pytest.mark.slow), {"steps_per_execution": 2}], ids=["as written", "turned"]
+)
 def test_a_model_that_is_fit_again_and_again_is_traced_as_often_as_in_plain_keras(
     begin: Begin, config: dict[str, Any]
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_trial_without_a_seed_is_left_alone(begin: Begin) -> None:
     assert not trial.log.of("gradient")
 
 
+@pytest.mark.slow
 def test_other_data_have_other_sums(begin: Begin) -> None:
     unshuffled = first_gradient(begin, WHOLE, shuffle=False)
     assert first_gradient(begin, WHOLE)["inputs"] != unshuffled["inputs"]

@@ -62,9 +62,11 @@ def train(kind: str, *, random: bool = False) -> Any:
     [
         ("plain", True, ""),
         *(pytest.param(kind, True, "", marks=pytest.mark.slow) for kind in ("regularizer", "normalization", "frozen")),
-        ("own", False, ""),  # the gradient of the parts is held to that of the whole in a screen
+        # The gradient of the parts is held to that of the whole in a screen.
+        pytest.param("own", False, "", marks=pytest.mark.slow),
         ("own", True, "its loss is a function of the script's own"),
-        ("activity", False, "Dense adds a loss of its own"), ("average", False, "Average keeps a state"),
+        ("activity", False, "Dense adds a loss of its own"),
+        pytest.param("average", False, "Average keeps a state", marks=pytest.mark.slow),  # test_keras_gradients.py
         pytest.param("added", False, "Added adds a loss of its own", marks=pytest.mark.slow),
         pytest.param("spectral", False, "SpectralNormalization keeps a state", marks=pytest.mark.slow),
     ],

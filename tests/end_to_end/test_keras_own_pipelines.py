@@ -110,6 +110,7 @@ def test_steps_in_a_turn_train_on_the_configs_own_batches_and_an_epoch_has_its_s
     assert ends == [7, 14, 21, 28] and trial.end()["samples"] == 4 * ROWS
 
 
+@pytest.mark.slow  # what configs' pipelines do leaves no trace: above
 def test_the_script_s_orders_and_draws_stay_what_they_are() -> None:
     """Those of another iterator over its very dataset don't."""
     trial = rotating(AHEAD)
@@ -184,7 +185,10 @@ def with_state() -> Any:
         pytest.param(lambda: rows().cache(), {}, "it caches its data", marks=SLOW),
         pytest.param(lambda: rows().prefetch(4), {}, "the script is written so already", marks=SLOW),
         pytest.param(rows, {"class_weight": dict.fromkeys(range(5), 1.0)}, "as it does for class_weight", marks=SLOW),
-        (lambda: arrays(ROWS)[0], {"y": arrays(ROWS)[1]}, "no dataset of tf.data is seen to feed Model.fit"),
+        pytest.param(
+            lambda: arrays(ROWS)[0], {"y": arrays(ROWS)[1]}, "no dataset of tf.data is seen to feed Model.fit",
+            marks=SLOW,
+        ),
     ],
     ids=["generator", "python", "state", "cache", "same", "class_weight", "arrays"],
 )
@@ -275,6 +279,7 @@ def test_a_pipeline_that_goes_on_filling_keeps_configs_from_having_their_own(mon
     assert seen == ["the script's own pipeline goes on filling its queue"]
 
 
+@pytest.mark.slow
 def test_without_a_look_at_tf_data_no_config_has_a_pipeline() -> None:
     trial = Trial({}, {}, rotation=[dict(AHEAD)], without=["tf.data"])
     refusals: list[str] = []

@@ -74,7 +74,7 @@ def test_a_schedule_keeps_its_pace_where_the_batch_is_refused(
     assert trial.evidence("lr_scale") == DROPPED
 
 
-@pytest.mark.parametrize("applied", [False, True])
+@pytest.mark.parametrize("applied", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_number_is_scaled_only_with_its_batch(begin: Begin, applied: bool) -> None:
     trial = begin({"batch_size": 20, "lr_scale": 2.0}, framework="keras", as_written=WRITTEN)
     made = model(optimizer=keras().optimizers.Adam(0.1))
@@ -140,7 +140,7 @@ def test_batches_of_the_scripts_own_keep_its_rate(begin: Begin, way: str) -> Non
     assert trial.evidence("lr_scale") == DROPPED
 
 
-@pytest.mark.parametrize("fitted", [True, False])
+@pytest.mark.parametrize("fitted", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_an_optimizer_that_is_saved_and_loaded_is_scaled_once(begin: Begin, fitted: bool, tmp_path: Path) -> None:
     """Tried before: the rate of a copy was scaled twice, and a saved model said the scaled one."""
     k = keras()

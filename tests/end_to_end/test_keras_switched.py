@@ -22,7 +22,7 @@ XLA: Knobs = {"jit_compile": True}
 BF16: Knobs = {"precision": "bf16"}
 REWRITTEN: Knobs = {"grappler_mixed_precision": True}
 BOTH: Knobs = {**SEVERAL, **BF16}
-ALL: tuple[Knobs, ...] = (SEVERAL, XLA, BF16, *((REWRITTEN,) if WIDE else ()), BOTH)
+ALL: tuple[Knobs, ...] = (SEVERAL, XLA, BF16, *((REWRITTEN,) if WIDE else ()))
 
 
 def network(**compiled: Any) -> Any:
@@ -184,11 +184,12 @@ def test_one_that_cannot_be_compiled_leaves_everything_as_it_was(monkeypatch: py
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        pytest.param({"precision": "fp16"}, "fp16 scales losses from the first step on", marks=pytest.mark.slow),
-        pytest.param({"threads": 1}, "threads can't be turned while it trains", marks=pytest.mark.slow),
+        ({"precision": "fp16"}, "fp16 scales losses from the first step on"),
+        ({"threads": 1}, "threads can't be turned while it trains"),
         ({"steps_per_execution": 4}, "Watcher acts with every batch"),
     ],
 )
+@pytest.mark.slow  # of a trial of its own: test_keras_claims.py
 def test_what_can_only_be_had_from_the_start_is_refused(config: Mapping[str, Any], reason: str) -> None:
     class Watcher(keras().callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

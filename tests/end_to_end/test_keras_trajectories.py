@@ -106,8 +106,10 @@ def test_the_rate_of_each_step_is_noted(begin: Begin, way: str) -> None:
 @pytest.mark.parametrize(
     ("rate", "why"),
     [
-        (NUMBER, ""),
-        (BY_BATCH, "step 1 is taken at a learning rate of 0.2, as written 0.05 times 2"),
+        pytest.param(NUMBER, "", marks=pytest.mark.slow),
+        pytest.param(
+            BY_BATCH, "step 1 is taken at a learning rate of 0.2, as written 0.05 times 2", marks=pytest.mark.slow
+        ),
         (OF_SAMPLES, ""),
         (OF_BATCHES, "CosineDecay has decay_steps 2 times the samples that it covers as written"),
     ],

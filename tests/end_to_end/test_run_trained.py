@@ -57,8 +57,14 @@ def test_a_script_that_only_evaluates_ends_with_a_status_of_its_own(
     assert run.output.splitlines() == ["2", f"autotune: at the script's end {effect}", ENDED, HINT]
 
 
-@pytest.mark.parametrize("status", [0, 3])
-@pytest.mark.parametrize("how", ["import sys\nsys.exit({})", "import os\nos._exit({})"], ids=["exit", "_exit"])
+EXIT, AT_ONCE = "import sys\nsys.exit({})", "import os\nos._exit({})"
+
+
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [(EXIT, 3), (AT_ONCE, 0), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((EXIT, 0), (AT_ONCE, 3)))],
+    ids=["exit-3", "_exit-0", "exit-0", "_exit-3"],
+)
 def test_however_it_ends_another_status_of_its_own_stays(
     write_script: Callable[..., Path], run_child: Callable[..., Any], how: str, status: int
 ) -> None:
@@ -135,7 +141,7 @@ REPORTED = """
 def test_steps_of_the_scripts_own_are_seen(
     write_script: Callable[..., Path], run_child: Callable[..., Any], text: str, status: int
 ) -> None:
-    run = run_of(run_child, write_script(text))
+    run = run_of(run_child, write_script(text), config=BATCH)
     assert run.returncode == status, run.output
 
 
@@ -168,20 +174,25 @@ UNSEEN = "autotune: no training step was seen here; {} may have trained, without
     ("text", "who"),
     [
         (SPAWNS, "the process work"),
-        (f"import subprocess, sys\nsubprocess.run([{sys.executable!r}, '-c', 'pass'], check=True)",
-         f"the command {Path(sys.executable).name}"),
-        ("import os\nos.system('sh ./launch.sh')", "the command launch.sh"),
+        pytest.param(
+            f"import subprocess, sys\nsubprocess.run([{sys.executable!r}, '-c', 'pass'], check=True)",
+            f"the command {Path(sys.executable).name}", marks=pytest.mark.slow,
+        ),
+        pytest.param("import os\nos.system('sh ./launch.sh')", "the command launch.sh", marks=pytest.mark.slow),
         (f"import subprocess\nsubprocess.run(['sh', '-c', 'cd . && \"{sys.executable}\" -c pass'], check=True)",
          f"the command {Path(sys.executable).name}"),
         ("import os, sys\nos.waitpid(os.posix_spawn(sys.executable, [sys.executable, '-c', 'pass'], os.environ), 0)",
          f"the command {Path(sys.executable).name}"),
         ("import os, sys\nos.spawnv(os.P_WAIT, sys.executable, [sys.executable, '-c', 'pass'])", OF_A_FORK),
         (FORKS, OF_A_FORK),
-        ("import subprocess\nsubprocess.run(['bash', '-c', 'cd . && ./launch'], check=True)", "the command launch"),
+        pytest.param(
+            "import subprocess\nsubprocess.run(['bash', '-c', 'cd . && ./launch'], check=True)", "the command launch",
+            marks=pytest.mark.slow,
+        ),
         ("import subprocess\nsubprocess.run(['./launch', '--epochs', '3'], check=True)", "the command launch"),
         ("import numpy\nfrom sklearn.linear_model import SGDClassifier\n"
          "SGDClassifier().partial_fit(numpy.eye(2), [0, 1], classes=[0, 1])", "SGDClassifier of scikit-learn"),
-        ("import jax\nprint(jax.numpy.ones(2))", "JAX"),
+        pytest.param("import jax\nprint(jax.numpy.ones(2))", "JAX", marks=pytest.mark.slow),
         ("import threading, time\nthreading.Thread(target=time.sleep, args=(1.0,), name='trainer').start()",
          "the thread trainer"),
     ],
@@ -204,8 +215,9 @@ def test_who_may_have_trained_elsewhere_is_not_accused(
 @pytest.mark.parametrize(
     "how",
     [
-        "os.execv(name, [name, '-c', 'pass'])", "os.execlp(name, name, '-c', 'pass')",
-        "os.execve(path=name, argv=[name, '-c', 'pass'], env=os.environ)",
+        "os.execv(name, [name, '-c', 'pass'])",
+        pytest.param("os.execlp(name, name, '-c', 'pass')", marks=pytest.mark.slow),
+        pytest.param("os.execve(path=name, argv=[name, '-c', 'pass'], env=os.environ)", marks=pytest.mark.slow),
         "assert os.execve in os.supports_fd; os.execve(os.open(name, os.O_RDONLY), [name, '-c', 'pass'], os.environ)",
     ],
 )  # fmt: skip

@@ -74,7 +74,9 @@ def test_validation_is_set_apart(begin: Begin, fed_by: str) -> None:
     assert facts["remarks"] == ([said] if name else [])
 
 
-@pytest.mark.parametrize("by_hand", [False, True], ids=["an optimizer", "by hand"])
+@pytest.mark.parametrize(
+    "by_hand", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["an optimizer", "by hand"]
+)
 def test_gradients_that_another_function_applies_are_a_step_with_it(begin: Begin, by_hand: bool) -> None:
     trial = begin()
     net = Net()

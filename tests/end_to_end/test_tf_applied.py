@@ -127,10 +127,10 @@ STRATEGY = """
 @pytest.mark.parametrize(
     ("kind", "trains_on"),
     [
-        ("plain", "_DefaultDistributionStrategy"),
-        pytest.param("mirrored", "MirroredStrategy", marks=pytest.mark.slow),
+        ("plain", "_DefaultDistributionStrategy"), ("mirrored", "MirroredStrategy"),
     ],
 )
+@pytest.mark.slow  # test_run_watched.py, test_tf_devices.py
 def test_what_a_profile_cannot_have_here_does_not_end_the_training(
     write_script: Write, run_child: Run, kind: str, trains_on: str
 ) -> None:

@@ -33,7 +33,9 @@ def by_hand() -> Callable[..., Any]:
     return ByHand().step
 
 
-@pytest.mark.parametrize("make", [lambda: Net().step, by_hand], ids=["an optimizer", "by hand"])
+@pytest.mark.parametrize(
+    "make", [lambda: Net().step, pytest.param(by_hand, marks=pytest.mark.slow)], ids=["an optimizer", "by hand"]
+)
 def test_an_epoch_that_is_traced_anew_counts_what_its_step_was_traced_to_before(begin: Begin, make: Any) -> None:
     """The step within it has been traced, and isn't again: no gradient is seen in the second trace."""
     trial = begin()

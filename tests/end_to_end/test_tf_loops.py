@@ -24,7 +24,9 @@ Begin = Callable[..., Any]
 # steps and samples
 
 
-@pytest.mark.parametrize("traced", [False, True], ids=["eager", "tf.function"])
+@pytest.mark.parametrize(
+    "traced", [pytest.param(False, marks=pytest.mark.slow), True], ids=["eager", "tf.function"]
+)
 def test_steps_and_samples_of_a_loop_with_validation(begin: Begin, traced: bool) -> None:
     trial = begin()
     net, train, validation = Net(), batches(), batches(25)
@@ -247,7 +249,9 @@ def test_it_stands_aside_while_keras_fits(begin: Begin) -> None:
 # several networks
 
 
-@pytest.mark.parametrize("traced", [False, True], ids=["eager", "tf.function"])
+@pytest.mark.parametrize(
+    "traced", [pytest.param(False, marks=pytest.mark.slow), True], ids=["eager", "tf.function"]
+)
 def test_two_tapes_and_two_optimizers_are_one_step(begin: Begin, traced: bool) -> None:
     trial = begin()
     gan = Gan(None)

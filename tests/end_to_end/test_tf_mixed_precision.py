@@ -87,9 +87,9 @@ def test_it_is_offered_and_verified_by_the_graphs_that_ran(write_script: Write, 
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [("trains eagerly", NOTHING_TO_REWRITE), pytest.param("sets it back", "float32", marks=pytest.mark.slow),
-     pytest.param("compiled", "", marks=pytest.mark.slow)],
+    [("trains eagerly", NOTHING_TO_REWRITE), ("sets it back", "float32"), ("compiled", "")],
 )
+@pytest.mark.slow  # an eager loop: below
 def test_it_is_not_verified_where_nothing_that_trains_was_rewritten(
     write_script: Write, run_child: Run, kind: str, why: str
 ) -> None:

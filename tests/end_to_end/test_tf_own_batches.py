@@ -166,8 +166,8 @@ class TimeFirst(Loop):
         self.step(self.sequences[:, start : start + size], self.y[start : start + size])
 
 
-KINDS = [Loop, Eager, TimeFirst]
-MORE_KINDS = [Arrays, AppliesItself, Adversaries]
+KINDS = [Loop, Eager]
+MORE_KINDS = [TimeFirst, Arrays, AppliesItself, Adversaries]
 
 
 def _known(facts: dict[str, Any]) -> dict[str, Any]:

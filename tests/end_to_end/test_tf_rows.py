@@ -91,7 +91,13 @@ MADE: dict[str, tuple[Callable[[], Any], list[int], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("how", MADE)
+OTHERS = {"padded", "twice", "batched anew", "sieved", "single, of words", "numbered", "ready", "mixed"}
+"""They are read by the same rules."""
+
+
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=[pytest.mark.slow] if how in OTHERS else []) for how in MADE]
+)
 def test_samples_of_elements(begin: Begin, how: str) -> None:
     make, samples, doubt = MADE[how]
     trial = watched(begin)

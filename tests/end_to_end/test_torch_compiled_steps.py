@@ -42,8 +42,10 @@ def _trained(whole: bool) -> tuple[Any, dict[str, int]]:
     return model.weight.detach(), {**counters["frames"], **counters["stats"]}
 
 
-@pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize(
+    ("seed", "whole"),
+    [(1, True), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((1, False), (None, True), (None, False)))],
+)
 def test_what_a_script_compiles_is_compiled_as_under_plain_python(
     begin: Callable[..., Any], whole: bool, seed: int | None
 ) -> None:

@@ -259,7 +259,9 @@ BESIDE = (
 """Where the size is an option of the script's, among others that change with each step."""
 
 
-@pytest.mark.parametrize("text", [LASTING, BESIDE], ids=["of the data", "beside them"])
+@pytest.mark.parametrize(
+    "text", [pytest.param(LASTING, marks=pytest.mark.slow), BESIDE], ids=["of the data", "beside them"]
+)
 def test_lasting_workers_see_what_the_script_changes_between_epochs(
     write_script: Callable[..., Path], run_child: Callable[..., Any], text: str
 ) -> None:

@@ -67,8 +67,20 @@ def _fold(**loading: Any) -> list[weakref.ref[Any]]:
     return [*(weakref.ref(each) for each in (data, loader, model, optimizer)), *iterators]
 
 
-@pytest.mark.parametrize("mode", ["trial", "apply"])
-@pytest.mark.parametrize("knobs", KNOBS)
+FEW = {
+    ("none", "trial"), ("bf16", "trial"), ("channels last", "trial"), ("parts, compiled", "trial"),
+    ("workers that stay", "trial"), ("optimizer", "trial"), ("parts, compiled", "apply"),
+}  # fmt: skip
+"""A way through the code each: the others are of the same watches."""
+
+
+@pytest.mark.parametrize(
+    ("knobs", "mode"),
+    [
+        pytest.param(knobs, mode, marks=[] if (knobs, mode) in FEW else pytest.mark.slow)
+        for knobs in KNOBS for mode in ("trial", "apply")
+    ],
+)  # fmt: skip
 def test_what_is_dropped_is_freed(
     begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, knobs: str, mode: str
 ) -> None:
@@ -81,7 +93,7 @@ def test_what_is_dropped_is_freed(
     trial.end() if mode == "trial" else None
 
 
-@pytest.mark.parametrize("mode", ["trial", "apply"])
+@pytest.mark.parametrize("mode", ["trial", pytest.param("apply", marks=pytest.mark.slow)])
 def test_workers_that_stay_go_with_their_loader(begin: Callable[..., Any], mode: str) -> None:
     begin({"precision": "bf16"}, mode=mode)
     made = [each for _ in range(2) for each in _fold(num_workers=1, persistent_workers=True)]

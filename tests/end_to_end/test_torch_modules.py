@@ -184,7 +184,9 @@ def test_the_layout_of_a_model_that_stacks_its_own_batch_is_that_of_most_convolu
         pytest.param("torch.set_float32_matmul_precision('medium')", "fp32", "contradicted", marks=pytest.mark.slow),
         ("torch.backends.mkldnn.matmul.fp32_precision = 'bf16'", "fp32", "contradicted"),
         pytest.param("pass", "tf32", "contradicted", marks=pytest.mark.slow),
-        ("torch.set_float32_matmul_precision('highest')", "bf16-math", "contradicted"),
+        pytest.param(
+            "torch.set_float32_matmul_precision('highest')", "bf16-math", "contradicted", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_float32_products_are_told_by_how_they_are_rounded(

@@ -108,7 +108,7 @@ class Folds(Loop):
 KINDS = [Loop, OneALayer, WithinTheBackward, Gan, Critic, Folds]
 
 
-@pytest.mark.parametrize("loader", [True, False])
+@pytest.mark.parametrize("loader", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.__name__ for kind in KINDS])
 def test_a_step_is_a_batch_however_many_optimizers_step_on_it(begin: Begin, kind: type[Loop], loader: bool) -> None:
     trial = begin()

@@ -232,7 +232,11 @@ def _known(facts: dict[str, Any], size: int = 20) -> dict[str, Any]:
     return {**known, "placeholders": ["batch_size"], "as_written": {"batch_size": size}}
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=[kind.__name__ for kind in KINDS])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=[pytest.mark.slow] if kind is Gan else []) for kind in KINDS],  # test_torch_optimizers.py
+    ids=[kind.__name__ for kind in KINDS],
+)
 def test_what_is_counted_is_what_was_trained_on(begin: Begin, kind: type[Loop]) -> None:
     """A batch size that divides the data, ones that leave a remainder, and one that is larger than the data."""
     trial = begin(placeholders=["batch_size"], as_written={"batch_size": 20})

@@ -83,7 +83,11 @@ def departing(write_script: Callable[..., Path], run_child: Callable[..., Any]) 
             "is taken at a learning rate of",
             marks=pytest.mark.slow,
         ),
-        ({"EACH_BATCH": "average.update_parameters(model)"}, "an average of the model is updated 4 times a step"),
+        pytest.param(
+            {"EACH_BATCH": "average.update_parameters(model)"},
+            "an average of the model is updated 4 times a step",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             {"RATE = 0.1": OF_THE_BATCH},
             "step 1 is taken at a learning rate of 0.025, as written 0.1",

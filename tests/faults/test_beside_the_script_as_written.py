@@ -127,7 +127,7 @@ DIES = {
 }
 
 
-@pytest.mark.parametrize("when", DIES)
+@pytest.mark.parametrize("when", [pytest.param("in its turn", marks=pytest.mark.slow), "held", "between trials"])
 def test_a_script_as_written_that_is_killed_is_started_again(tmp_path: Path, when: str) -> None:
     """The trial beside it goes on with the next one."""
     study = Study(tmp_path, DIES[when].replace("PLACE", repr(str(tmp_path / "pid"))))
@@ -150,7 +150,7 @@ STARTS = {
 }
 
 
-@pytest.mark.parametrize("victim", STARTS)
+@pytest.mark.parametrize("victim", [pytest.param("its process", marks=pytest.mark.slow), "its guard"])
 def test_a_script_as_written_that_is_killed_as_it_starts_is_started_again(tmp_path: Path, victim: str) -> None:
     study = Study(tmp_path)
     child = tmp_path / "child.py"

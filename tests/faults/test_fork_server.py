@@ -130,7 +130,7 @@ def test_a_server_that_is_killed_before_a_trial_is_no_fault_of_it(
     assert was_forked(request)
 
 
-@pytest.mark.parametrize("victim", ["server", "guard", "child"])
+@pytest.mark.parametrize("victim", ["server", "guard", pytest.param("child", marks=pytest.mark.slow)])
 def test_whoever_is_killed_during_a_trial_nothing_stays(
     runner: ProcessRunner, tmp_path: Path, script: Path, victim: str
 ) -> None:
@@ -203,7 +203,7 @@ STARTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("line", STARTS)
+@pytest.mark.parametrize("line", [pytest.param("pass", marks=pytest.mark.slow), *[*STARTS][1:]])
 def test_what_starts_with_python_and_is_the_users_own_is_in_no_server(
     runner: ProcessRunner, tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import check_cuda
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -70,6 +71,7 @@ def collected(command: list[str], **environment: str) -> tuple[set[str], str]:
     return {line for line in done.stdout.splitlines() if "::" in line}, output
 
 
+@pytest.mark.slow  # it collects all of them four times
 def test_every_test_of_a_card_is_collected_where_nothing_but_its_requirements_is_installed(tmp_path: Path) -> None:
     names = closure([*check_cuda.requirements(), "torch", "autotune-study"])
     assert "hypothesis" not in names and "pytest" in names and "torch" in names

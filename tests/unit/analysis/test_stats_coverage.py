@@ -78,7 +78,7 @@ def test_a_trials_interval_is_honest_where_the_step_clock_ends_its_window(runs: 
     assert 0.93 <= sum(held) / len(held) <= 0.98
 
 
-@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("noise", [*(pytest.param(noise, marks=SLOW) for noise in NOISES[:-1]), NOISES[-1]])
 @pytest.mark.parametrize("autocorrelation", [pytest.param(0.0, marks=SLOW), 0.5])
 def test_a_steady_series_is_seldom_called_unsteady(noise: str, autocorrelation: float) -> None:
     rows = _block_seconds(noise, autocorrelation, RUNS, 40).tolist()

@@ -139,7 +139,7 @@ def test_a_majority_of_what_is_around_a_loss_is_no_batch(trial: Trial, batch_is:
     assert batch_is == "given" or any("what a step is given is 4, 20, 512 long" in said for said in facts["remarks"])
 
 
-@pytest.mark.parametrize("around", ["a model", "a number", "indices"])
+@pytest.mark.parametrize("around", ["a model", pytest.param("a number", marks=pytest.mark.slow), "indices"])
 def test_data_that_stay_are_a_batch_unless_what_is_around_a_loss_may_choose_of_them(trial: Trial, around: str) -> None:
     model, params, x, y = Model(), layers(hidden=8), jnp.asarray(X), jnp.asarray(Y)
 
@@ -162,7 +162,7 @@ def test_data_that_stay_are_a_batch_unless_what_is_around_a_loss_may_choose_of_t
     assert around != "a model" or trial.is_counted(late=1, late_rows=240)
 
 
-@pytest.mark.parametrize("held", ["each by itself", "in a structure"])
+@pytest.mark.parametrize("held", [pytest.param("each by itself", marks=pytest.mark.slow), "in a structure"])
 def test_a_batch_that_a_loss_closes_over_counts(trial: Trial, held: str) -> None:
     """With a rate of its own, and a key for random numbers; nothing is given but the parameters."""
     key = jax.random.key(0)
@@ -188,7 +188,7 @@ def test_a_batch_that_a_loss_closes_over_counts(trial: Trial, held: str) -> None
 # two gradients of a batch, and parts of one
 
 
-@pytest.mark.parametrize("kind", ["NumPy's", "JAX's"])
+@pytest.mark.parametrize("kind", [pytest.param("NumPy's", marks=pytest.mark.slow), "JAX's"])
 @pytest.mark.parametrize("how", ["compiled", "eager"])
 def test_two_gradients_on_a_batch_count_it_once(trial: Trial, how: str, kind: str) -> None:
     """SAM, with an update as optax applies it: the second gradient is of other parameters, on the same arrays."""
@@ -205,8 +205,11 @@ def test_two_gradients_on_a_batch_count_it_once(trial: Trial, how: str, kind: st
     assert trial.end()["unit"] == "samples"
 
 
-@pytest.mark.parametrize("how", ["compiled", "eager"])
-@pytest.mark.parametrize("updates", ["as optax", "by hand"])
+@pytest.mark.parametrize(
+    ("updates", "how"),
+    [("as optax", "eager"), ("by hand", "compiled"),
+     *(pytest.param(*each, marks=pytest.mark.slow) for each in (("as optax", "compiled"), ("by hand", "eager")))],
+)  # fmt: skip
 def test_parts_of_a_batch_in_a_buffer_that_is_filled_anew_count_all(trial: Trial, how: str, updates: str) -> None:
     """The very same arrays of NumPy's hold each of them."""
     gradient, params = jax.grad(loss_of), weights()

@@ -181,7 +181,7 @@ def within_the_loss(params: Any, x: Any, y: Any, number: Any) -> Any:
     return descend(params, jax.grad(loss_of_part)(params, x, y, number))
 
 
-@pytest.mark.parametrize("stated", [0, 20])
+@pytest.mark.parametrize("stated", [0, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("how", [by_a_number, by_a_key, within_the_loss])
 def test_data_of_which_a_step_takes_parts_are_no_batch(trial: Trial, how: Any, stated: int) -> None:
     if stated:

@@ -138,7 +138,7 @@ Repository(sys.argv[1])
 """
 
 
-@pytest.mark.parametrize("row", [1, 30])
+@pytest.mark.parametrize("row", [pytest.param(1, marks=pytest.mark.slow), 30])
 def test_a_migration_that_is_killed_leaves_the_old_tables(old: Path, row: int) -> None:
     before = columns_of(old)
     command = [sys.executable, "-c", DIE, old_study.address(old), str(row)]
@@ -184,7 +184,7 @@ except StorageError as error:
 """
 
 
-@pytest.mark.parametrize("writable", ["the folder", "the database", ""])
+@pytest.mark.parametrize("writable", ["the folder", "the database", pytest.param("", marks=pytest.mark.slow)])
 def test_one_that_may_not_be_written_is_told(old: Path, writable: str) -> None:
     open_to_strangers(old)
     (old / "study.db").chmod(0o666 if writable == "the database" else 0o444)

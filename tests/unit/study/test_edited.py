@@ -52,7 +52,10 @@ def study(script: Path, seen: list[str], edit_at: int = -1, edit: Edit = lambda:
     return Ran(plan(script), outcome)
 
 
-@pytest.mark.parametrize(("name", "at"), [("train.py", 1), ("net.py", 1), ("net.py", 5), ("train.py", 16)])
+@pytest.mark.parametrize(("name", "at"), [
+    ("train.py", 1), ("net.py", 5),
+    pytest.param("net.py", 1, marks=pytest.mark.slow), pytest.param("train.py", 16, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_no_trial_is_run_of_another_version(script: Path, name: str, at: int) -> None:
     """Five is in the search, sixteen in a screen."""
     file, seen = script.parent / name, list[str]()

@@ -101,7 +101,7 @@ def test_one_that_was_killed_in_its_finals_goes_on_with_the_runs_that_are_missin
     assert counted(result.trials) == counted(whole)
 
 
-@pytest.mark.parametrize("number", [8, 13, 16])
+@pytest.mark.parametrize("number", [8, *(pytest.param(number, marks=pytest.mark.slow) for number in (13, 16))])
 def test_one_that_was_killed_in_its_screens_shares_the_runs_of_the_baseline(
     studies: Path, whole: tuple[Trial, ...], number: int
 ) -> None:
@@ -118,7 +118,7 @@ def test_one_that_was_killed_in_its_screens_shares_the_runs_of_the_baseline(
     assert {frozenset(trial.group) for trial in result.trials if trial.phase is Phase.FINALS} == {frozenset((5, 6))}
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("number", [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 3))])
 def test_one_that_was_killed_in_its_probe_runs_the_sides_that_are_missing(
     studies: Path, whole: tuple[Trial, ...], number: int
 ) -> None:

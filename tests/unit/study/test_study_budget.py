@@ -38,6 +38,7 @@ from tuner.study.lengths import window_s
 from tuner.study.run import run_study
 
 BUDGET_S = 300.0
+SLOW = pytest.mark.slow
 UNSCREENED = AccuracyLimits(max_loss_increase=None)
 
 
@@ -81,7 +82,9 @@ def study(folder: Path, outcome_of: Callable[[Config], Outcome], **changes: obje
 
 
 @pytest.mark.parametrize("accuracy", [UNSCREENED, AccuracyLimits()])
-@pytest.mark.parametrize("budget_s", [60.0, 100.0, 150.0, 200.0, 300.0, 1000.0])
+@pytest.mark.parametrize(
+    "budget_s", [60.0, 150.0, 300.0, *(pytest.param(each, marks=SLOW) for each in (100.0, 200.0, 1000.0))]
+)
 def test_no_budget_is_overspent(tmp_path: Path, budget_s: float, accuracy: AccuracyLimits) -> None:
     result, _ = study(tmp_path, faster, budget_s=budget_s, accuracy=accuracy)
     assert result.seconds <= budget_s
@@ -96,7 +99,7 @@ def test_where_no_proof_fits_the_search_may_have_the_time(tmp_path: Path) -> Non
     assert [trial.phase for trial in result.trials] == [Phase.BASELINE, *[Phase.SEARCH] * 4]
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=SLOW) for seed in range(3, 8))])
 def test_a_machine_that_becomes_slower_overspends_by_a_round_at_most(tmp_path: Path, seed: int) -> None:
     """Runs take 10 s at first and up to 25 s later, and others disturb every other one of them."""
     chance = random.Random(seed)
@@ -327,7 +330,7 @@ def test_as_many_rounds_are_kept_time_for_as_the_noise_by_turns_asks_for(
         assert time.reserved_s() == time.proof_s(known[1].config, rounds=expected)
 
 
-@pytest.mark.parametrize("budget_s", [220.0, 250.0, 290.0, 320.0])
+@pytest.mark.parametrize("budget_s", [220.0, 320.0, *(pytest.param(each, marks=SLOW) for each in (250.0, 290.0))])
 def test_all_rounds_that_there_is_time_for_come_before_one_look(tmp_path: Path, budget_s: float) -> None:
     """Five rounds of two runs, 10 s each, fit, and eight don't; with time for eight there may be a second look."""
 

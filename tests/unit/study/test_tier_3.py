@@ -168,7 +168,7 @@ def test_a_study_without_time_for_one_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "budget_s",
-    [60.0, 120.0, 180.0, 300.0, *(pytest.param(seconds, marks=SLOW) for seconds in (90.0, 240.0, 360.0, 480.0))],
+    [180.0, 300.0, *(pytest.param(each, marks=SLOW) for each in (60.0, 90.0, 120.0, 240.0, 360.0, 480.0))],
 )
 def test_within_any_budget_what_is_found_is_proven_or_named_with_its_gain(tmp_path: Path, budget_s: float) -> None:
     ran = studied(tmp_path, Overhead(), budget_s=budget_s, trials=30)
@@ -211,7 +211,7 @@ def test_the_same_command_derives_the_same_result_and_runs_nothing(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "stop_at", [9, 20, 31, *(pytest.param(number, marks=SLOW) for number in (3, 13, 16, 24, 28))]
+    "stop_at", [20, *(pytest.param(number, marks=SLOW) for number in (3, 9, 13, 16, 24, 28, 31))]
 )
 def test_one_that_was_stopped_anywhere_goes_on_to_the_same_result(
     tmp_path: Path, both_ways: Studied, stop_at: int

@@ -41,7 +41,7 @@ def in_turns(script: Script, switcher: Any, *, epochs: int, seed: int, every: fl
     "loader",
     [
         {}, pytest.param({"num_workers": 2}, marks=pytest.mark.slow),
-        {"num_workers": 2, "persistent_workers": True},
+        pytest.param({"num_workers": 2, "persistent_workers": True}, marks=pytest.mark.slow),
         pytest.param({"num_workers": 1, "shuffle": False}, marks=pytest.mark.slow),
         {"num_workers": 2, "prefetch_factor": 5},
     ],

@@ -81,7 +81,7 @@ class Training:
         }  # fmt: skip
 
 
-@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("keeps", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_afterwards_everything_is_the_scripts_own(begin: Begin, optimizer: str, keeps: bool) -> None:
     trial = begin()
@@ -109,7 +109,7 @@ def test_afterwards_everything_is_the_scripts_own(begin: Begin, optimizer: str, 
     assert training.settings(modules) == written
 
 
-@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("keeps", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("optimizer", ["AdamW", "SGD", "groups"])
 def test_it_trains_as_if_nothing_had_been_switched(begin: Begin, optimizer: str, keeps: bool) -> None:
     """Updates that took a weight's state in another order than the weight would scramble both."""
