@@ -29,7 +29,7 @@ def main() -> None:
     launched = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(launched)
     launched._mount()
-    refusal = of_child("fork_server")._load(os.path.abspath("train.py"), [(1, name, []) for name in modules])
+    refusal = of_child("fork_server")._load(os.path.abspath("train.py"), [(1, name, []) for name in modules], [])
     assert not refusal, refusal
     connection = socket.socket(fileno=int(descriptor))
     connection.send(b"ready")
