@@ -194,7 +194,9 @@ class Inquiry:
         if not failed or not samples:
             return False
         others = lost_share(samples, samples[0].t, samples[-1].t)
-        return others > DISTURBED and samples[-1].cpu_s < failed[-1].cpu_s
+        # The last reading of a tree that is gone has no CPU time.
+        computed_s, failed_s = (max(sample.cpu_s for sample in read) for read in (samples, failed))
+        return others > DISTURBED and computed_s < failed_s
 
     def _bare(self) -> Outcome:
         return self._check(_BARE, ALL - {Watch.FILES} | self._request.without)

@@ -229,7 +229,10 @@ def test_a_failure_for_want_of_memory_that_comes_again_is_told_as_such(tmp_path:
 def test_plain_python_that_others_kept_from_the_cores_says_nothing(
     tmp_path: Path, used_s: float, others_s: float, whose: Whose
 ) -> None:
-    """The failure had taken 12 s of CPU time; within its limit plain Python came to less of them, or went past them."""
+    """The failure had taken 12 s of CPU time; within its limit plain Python came to less of them, or went past them.
+
+    A failure's last reading finds its processes gone, and holds no CPU time.
+    """
 
     def sampled(folder: Path, cpu_s: float, foreign_s: float) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -242,6 +245,8 @@ def test_plain_python_that_others_kept_from_the_cores_says_nothing(
         return RUNS if request.plain else raised()
 
     sampled(tmp_path / "0000", 12.0, 0.0)
+    with (tmp_path / "0000" / RESOURCES).open("a", encoding="ascii") as readings:
+        readings.write(json.dumps({"t": 10.1, "busy_s": 112.2, "cores": 2}) + "\n")
     verdict, _ = inquire(tmp_path, raised(), answer)
     assert verdict.whose is whose
     assert bool(verdict.obstacle) is (whose is Whose.OPEN)
