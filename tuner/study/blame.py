@@ -50,6 +50,7 @@ _BARE, _PLAIN = "without any watch but files", "plain Python"
 _FILES_OF_WATCHES = (
     ("torch/loader.py", Watch.LOADER), ("torch/datasets.py", Watch.LOADER), ("torch/copies.py", Watch.LOADER),
     ("torch/own_loaders.py", Watch.LOADER), ("torch/loader_places.py", Watch.LOADER),
+    ("torch/made_iterators.py", Watch.LOADER),
     ("torch/loader_workers.py", Watch.LOADER), ("torch/own_data.py", Watch.LOADER),
     ("torch/script_indices.py", Watch.LOADER),
     ("torch/counting.py", Watch.LOADER), ("torch/lasting.py", Watch.LOADER), ("torch/queues.py", Watch.LOADER),

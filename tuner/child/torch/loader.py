@@ -24,6 +24,7 @@ from .datasets import length, reference, shards_itself
 from .fetching import FetchWaits
 from .lasting import LastingWorkers
 from .loader_places import LOADER_KNOBS, Fetched, Loader, as_written, by_name
+from .made_iterators import MadeIterators
 from .own_loaders import OwnLoaders
 from .queues import ready_batches
 from .types import Arguments, DataLoader, LoaderIterator, Result, WorkersIterator
@@ -55,6 +56,7 @@ class LoaderWatch:
         self._queues: weakref.WeakKeyDictionary[LoaderIterator, list[int]] = weakref.WeakKeyDictionary()
         self._loader_of: weakref.WeakKeyDictionary[LoaderIterator, Referred] = weakref.WeakKeyDictionary()
         self._waits = FetchWaits(session, torch)
+        self._made = MadeIterators(session, torch, self.sources, self._of_object)
         rotates = session.measuring and session.request.rotation
         self.own = OwnLoaders(session, torch, self.sources, self._loader, self._dropped) if rotates else None
         """The loaders of a rotation's configs; None where there is no rotation."""
@@ -72,6 +74,7 @@ class LoaderWatch:
         if self.session.measuring:
             patch(base, "__next__", lambda original: self._next(self._lasting.noting_ends(original)))
             patch(base, "_next_index", self._next_index)
+            self._made.install(base)
         if starting.may_last(self.session):
             self._lasting.install(base)
         if self.own is not None:
@@ -256,7 +259,7 @@ class LoaderWatch:
                     iterator = self._lasting.begin(loader, original)
                 self.sources.iteration_began(entry, time.perf_counter() - began)
                 if self.session.measuring:
-                    self._look_at(entry, loader, iterator)
+                    self._look_at(entry, loader, self._made.within(loader, iterator))
             return iterator
 
         return __iter__

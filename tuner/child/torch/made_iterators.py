@@ -1,0 +1,86 @@
+"""PyTorch's iterators that a script doesn't get from a DataLoader: its class wraps them, or another loader drives them.
+
+Batches are seen where PyTorch's iterator gives them. Graph libraries put an iterator of their own around it, and
+fastai's loader, which is no DataLoader, makes one by itself.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+
+from ..call_sites import user_stack
+from ..patches import patch
+from ..session import Session
+from ..sources import TrainingSources
+from .loader_places import LOADER_KNOBS, Loader, as_written
+from .types import Arguments, DataLoader, LoaderIterator
+
+Known = weakref.WeakKeyDictionary[DataLoader | LoaderIterator, Loader]
+FOREIGN = "{}, which is no DataLoader, makes the batches"
+
+
+class MadeIterators:
+    """``sources``: what feeds the training. ``of_object``: loader or iterator → what is known of it."""
+
+    def __init__(
+        self, session: Session, torch: ModuleType, sources: TrainingSources[Loader], of_object: Known
+    ) -> None:
+        self._session = session
+        self._torch = torch
+        self._sources = sources
+        self._of_object = of_object
+        self._base: type = object
+        self._newest: weakref.WeakKeyDictionary[DataLoader, Callable[[], LoaderIterator | None]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def install(self, base: type) -> None:
+        """Patches the iterators of loaders."""
+        self._base = base
+        patch(base, "__init__", self._init)
+
+    def within(self, loader: DataLoader, iterator: LoaderIterator) -> LoaderIterator:
+        """What gives the batches of an iterator that the loader has just made: itself, or PyTorch's inside of it."""
+        if isinstance(iterator, self._base):
+            return iterator
+        return self._newest.get(loader, lambda: None)() or iterator
+
+    def _init(self, original: Callable[..., None]) -> Callable[..., None]:
+        def __init__(iterator: LoaderIterator, loader: Any, *args: object, **kwargs: object) -> None:
+            original(iterator, loader, *args, **kwargs)
+            if not self._session.here:
+                return
+            if isinstance(loader, self._torch.utils.data.DataLoader):
+                self._newest[loader] = weakref.ref(iterator)
+                return
+            with suppress(TypeError):  # nothing can refer to it weakly
+                entry = self._of_object[iterator] = self._entry(loader)
+                self._sources.iteration_began(entry, 0.0)
+
+        return __init__
+
+    def _entry(self, loader: Any) -> Loader:
+        entry = self._of_object.get(loader)
+        if entry is None:
+            stack = user_stack()
+            entry = foreign(loader, f"{stack}#{len(self._sources.at(stack))}", stack)
+            self._of_object[loader] = entry
+            self._sources.add(entry)
+        return entry
+
+
+def foreign(loader: object, key: str, stack: str) -> Loader:
+    """A loader which is no DataLoader, at its first iteration: measured, and not turned."""
+    given: Arguments = {
+        "batch_size": None, "num_workers": getattr(loader, "num_workers", 0),
+        "pin_memory": getattr(loader, "pin_memory", False),
+        "persistent_workers": getattr(loader, "persistent_workers", False),
+    }  # fmt: skip
+    kind, (package, *_) = type(loader).__name__, type(loader).__module__.split(".")
+    name = kind if package == "__main__" else f"{package}'s own loader"
+    refused = dict.fromkeys(LOADER_KNOBS, FOREIGN.format(name))
+    return Loader(key, stack, written=as_written(given), refused=refused, map_style=False, made=1)
