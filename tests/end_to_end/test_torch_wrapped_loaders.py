@@ -29,6 +29,12 @@ LOOP = """
         def _get_iterator(self):
             return Handed(super()._get_iterator())
 
+    class Endless(DataLoader):
+        def __iter__(self):
+            self.iterator = self._get_iterator()
+            for _ in range(len(self)):
+                yield next(self.iterator)
+
     class Driving:
         # What PyTorch's iterator asks a loader for; batches are made of items here.
         _dataset_kind, _index_sampler, _auto_collation = _DatasetKind.Iterable, range(1000), False
@@ -61,21 +67,22 @@ LOOP = """
             optimizer.step()
 """
 WRAPPED = LOOP.replace("MADE", "Wrapping(data, batch_size=16, shuffle=True)").replace("BATCHES", "loader")
+ENDLESS = WRAPPED.replace("Wrapping(data", "Endless(data")
 DRIVEN = LOOP.replace("MADE", "Driving()").replace("BATCHES", "loader.batches()")
 
 
-@pytest.mark.parametrize("text", [WRAPPED, DRIVEN])
+@pytest.mark.parametrize("text", [WRAPPED, ENDLESS, DRIVEN])
 def test_batches_are_counted_and_waited_for(
     write_script: Callable[..., Path], run_child: Callable[..., Any], text: str
 ) -> None:
-    """Graph libraries wrap PyTorch's iterator, and fastai has a loader of its own around it."""
+    """As in graph libraries, Ultralytics (which makes an iterator past ``__iter__``), and fastai (no DataLoader)."""
     run = run_child(write_script(text))
     facts = run.facts
     assert facts["unit"] == "samples"
     blocks = [block for block in run.of("block") if block["phase"] == "window"]
     assert blocks and all(block["samples"] == 16 * block["steps"] for block in blocks)
     assert not [remark for remark in facts["remarks"] if "wait for data" in remark]
-    if text is WRAPPED:
+    if text is not DRIVEN:
         assert facts["as_written"]["batch_size"] == 16 and "num_workers" not in facts["left_out"]
     else:
         assert facts["left_out"]["num_workers"] == "Driving, which is no DataLoader, makes the batches"

@@ -309,7 +309,7 @@ class LoaderWatch:
             if not self.session.here:
                 return original(iterator)
             self.session.check_stop()
-            entry = self._of_object.get(iterator)
+            entry = self._of_object.get(iterator) or self._made.past_iter(iterator, self._look_at)
             if entry is None:
                 return original(iterator)
             self.sources.fetch_begins(entry)

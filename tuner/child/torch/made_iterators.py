@@ -1,7 +1,7 @@
 """PyTorch's iterators that a script doesn't get from a DataLoader: its class wraps them, or another loader drives them.
 
 Batches are seen where PyTorch's iterator gives them. Graph libraries put an iterator of their own around it, and
-fastai's loader, which is no DataLoader, makes one by itself.
+fastai's loader, which is no DataLoader, makes one by itself; Ultralytics' makes one past its class's ``__iter__``.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ class MadeIterators:
         self._newest: weakref.WeakKeyDictionary[DataLoader, Callable[[], LoaderIterator | None]] = (
             weakref.WeakKeyDictionary()
         )
+        self._loader_of: weakref.WeakKeyDictionary[LoaderIterator, Callable[[], DataLoader | None]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def install(self, base: type) -> None:
         """Patches the iterators of loaders."""
@@ -49,13 +52,24 @@ class MadeIterators:
             return iterator
         return self._newest.get(loader, lambda: None)() or iterator
 
+    def past_iter(
+        self, iterator: LoaderIterator, begins: Callable[[Loader, DataLoader, LoaderIterator], None]
+    ) -> Loader | None:
+        """What is known of the loader whose class has made an iterator past ``__iter__``, as Ultralytics' does."""
+        loader = self._loader_of.get(iterator, lambda: None)()
+        entry = self._of_object.get(loader) if loader is not None else None
+        if loader is not None and entry is not None:
+            self._sources.iteration_began(entry, 0.0)
+            begins(entry, loader, iterator)
+        return entry
+
     def _init(self, original: Callable[..., None]) -> Callable[..., None]:
         def __init__(iterator: LoaderIterator, loader: Any, *args: object, **kwargs: object) -> None:
             original(iterator, loader, *args, **kwargs)
             if not self._session.here:
                 return
             if isinstance(loader, self._torch.utils.data.DataLoader):
-                self._newest[loader] = weakref.ref(iterator)
+                self._newest[loader], self._loader_of[iterator] = weakref.ref(iterator), weakref.ref(loader)
                 return
             with suppress(TypeError):  # nothing can refer to it weakly
                 entry = self._of_object[iterator] = self._entry(loader)
