@@ -1,12 +1,13 @@
 """How soon a search trial that loses ends, and how often one ends so that is as fast as the best.
 
-    python tests/benchmarks/racing.py [--trials 2000] [--alone]
+    python tests/benchmarks/racing.py [--trials 2000] [--turn 0.27] [--alone]
     python tests/benchmarks/racing.py --studies DIR [DIR ...]
 
 Without studies, trials are made up whose pairs of turns scatter by ``--scatter`` (standard deviation of the logarithm),
 trial by trial as unlike as on two shared cores (5.5 degrees of freedom) or more (3), or all by twice as much as the
 study's trials before; neighbours hang together by ``--together``. Of each kind: how many trials as fast as the best
-were ended as losers, and the pairs of turns that trials had which are slower than it by some percent, 12 at most.
+were ended as losers, and the pairs of turns that trials had which are slower than it by some percent, at most as many
+as two windows hold.
 
 With studies, the stored turns of their search trials are gone through as the study did it, one by one, with the best
 one and the scatter that it knew by then: the pairs that each had, and would have by this version, and the ratio by
@@ -41,7 +42,7 @@ from tuner.storage.records import read_records, read_resources
 from tuner.storage.studies import open_study
 
 Pairs = Sequence[tuple[Turn, Turn]]
-TURN_S, WINDOW_S, IN_TWO_WINDOWS = 0.27, 1.6, 12
+WINDOW_S = 1.6
 LOSSES = (0.0, 0.05, 0.1, 0.2, 0.35, 0.7)
 KINDS = {"alike as measured": 5.5, "less alike": 3.0}
 
@@ -70,14 +71,14 @@ def _is_below(race: Race, pairs: Pairs) -> bool:
     return race.best is not None and found is not None and found.estimate < math.log(race.best)
 
 
-def made_up(chance: random.Random, ratio: float, scatter: float, together: float) -> Pairs:
-    """So many pairs as two windows hold, of a trial with such a ratio to the script as written."""
+def made_up(chance: random.Random, ratio: float, scatter: float, together: float, turn_s: float) -> Pairs:
+    """The pairs that two windows hold, of a trial with such a ratio to the script as written."""
     off, pairs = chance.gauss(0, 1), []
-    for number in range(IN_TWO_WINDOWS):
+    for number in range(math.ceil(LONGEST * WINDOW_S / turn_s)):
         off = together * off + math.sqrt(1 - together**2) * chance.gauss(0, 1) if number else off
         pairs.append((
-            Turn(2 * number + 1, 1000 * TURN_S * ratio * math.exp(scatter * off), TURN_S),
-            Turn(2 * number + 2, 1000 * TURN_S, TURN_S),
+            Turn(2 * number + 1, 1000 * turn_s * ratio * math.exp(scatter * off), turn_s),
+            Turn(2 * number + 2, 1000 * turn_s, turn_s),
         ))  # fmt: skip
     return pairs
 
@@ -96,7 +97,8 @@ def of_kind(kind: str, given: argparse.Namespace) -> str:
         counts = []
         for _ in range(given.trials):
             own = scatters(chance, given.scatter, KINDS[kind]) if kind in KINDS else 2 * given.scatter
-            count, lost = pairs_had(Race(best, known), made_up(chance, best * (1 - loss), own, given.together))
+            pairs = made_up(chance, best * (1 - loss), own, given.together, given.turn)
+            count, lost = pairs_had(Race(best, known), pairs)
             counts.append(count)
             ended += lost and not loss
         had.append(f"{loss:.0%} {sum(counts) / len(counts):.1f}")
@@ -135,6 +137,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=2000, help="of each kind and loss")
     parser.add_argument("--scatter", type=float, default=0.11)
     parser.add_argument("--together", type=float, default=0.0)
+    parser.add_argument("--turn", type=float, default=0.12, help="seconds of a turn: 0.27 beside a loader's workers")
     parser.add_argument("--alone", action="store_true")
     given = parser.parse_args()
     had, would = 0, 0

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from tuner.analysis.stats import Interval
 from tuner.analysis.turns import Scatter, Turn, gain_interval, log_ratio
 
-LOOKS = (4, 6, 8, 11, 15, 20)
+LOOKS = (4, 6, 8, 11, 15, 20, 27)
 """Pairs of turns after which a trial is looked at: each look more is a chance more to be wrong."""
+LEAST_S = 0.6
+"""Seconds of a trial's own turns before the first look: a few short ones may all lie in a slow epoch's start."""
 _ERROR = 0.02
 """The chance, over all looks together, that a trial is taken for a loser whose rate is that of the best one."""
 LOOKS_BEYOND = (1.5, 2.0, 3.0, 4.0)
@@ -44,7 +46,7 @@ class Race:
         roughly: what comes after it says the rest. The last pair of a loser is below the best as well: what trains
         slowly at first comes up.
         """
-        if not whole or len(pairs) not in LOOKS:
+        if not whole or len(pairs) not in LOOKS or sum(own.seconds for own, _ in pairs) < LEAST_S:
             return False
         found = self._gain(pairs)
         if found is None:

@@ -28,7 +28,7 @@ from tuner.space.resolve import ResolvedSpace
 from tuner.storage.database import NewTrial, Repository, StudyRecord
 from tuner.study.budget import Budget, StudyTime, keeping_batch, searched
 from tuner.study.execution import TrialExecutor, window_of
-from tuner.study.lengths import MOST_COMPILED, Foreseen, foreseen, rotation_window
+from tuner.study.lengths import MOST_COMPILED, Foreseen, foreseen, rotation_window, turn_length_s
 from tuner.study.plan import StudyPlan
 from tuner.study.sources import Sources
 from tuner.study.trials import TrialStore
@@ -170,9 +170,11 @@ class StudyContext:
         configs = self._configs_by_turns(trial)
         shorter = turns or (trial.phase is Phase.BASELINE and not self.executor.obstacle)
         rival = self.rival(trial.config) if self.races else None
-        window = window_of(trial, self.plan, rival, self.track.slowest_share(), by_turns=shorter)
+        window = window_of(
+            trial, self.plan, rival, self.track.slowest_share(), by_turns=shorter, turn_s=self._turn_s([trial])
+        )
         if configs:
-            loaders = self.space is not None and loads(self.space, configs)
+            loaders = self._load(configs)
             window = rotation_window(self.plan, baseline_of(self.trials), len(configs), loads=loaders)
         rates = self.plan.objective.is_rate and trial.phase is Phase.SEARCH
         raced = [each.measurement for each in self.searched if each.phase is Phase.SEARCH and each.measurement]
@@ -243,7 +245,8 @@ class StudyContext:
         were measured: they wait for more.
         """
         together = len(trials) > 1 and self._may_be_alive([trial.config for trial in trials])
-        window, left_s = window_of(trials[0], self.plan, self.best, by_turns=together), self.time.left_s
+        window = window_of(trials[0], self.plan, self.best, by_turns=together, turn_s=self._turn_s(trials))
+        left_s = self.time.left_s
         return self._kept(
             trials,
             lambda: self.executor.execute_round(
@@ -251,6 +254,14 @@ class StudyContext:
                 together=together, ends_by=monotonic() + left_s if left_s is not None else math.inf,
             ),
         )  # fmt: skip
+
+    def _turn_s(self, trials: Sequence[Trial]) -> float:
+        """How long turns of these trials are."""
+        return turn_length_s(self.plan, self.knowledge, loads=self._load([trial.config for trial in trials]))
+
+    def _load(self, configs: Sequence[Config]) -> bool:
+        """Whether any of the configs turns a knob of the loader."""
+        return self.space is not None and loads(self.space, configs)
 
     def _may_be_alive(self, configs: Sequence[Config]) -> bool:
         """Whether trials take turns here, and machine and device have the memory that these took, all at once.

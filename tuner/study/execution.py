@@ -23,7 +23,7 @@ from tuner.runner.classify import KILLED, MACHINE_FULL, OUT_OF_MEMORY
 from tuner.runner.request import ByTurns, Runner, TrialRequest, probe_window, screen_window
 from tuner.space.arguments import render
 from tuner.storage.folder import COMPILE_CACHE, STANDING, TRIALS, trial_folder
-from tuner.study.lengths import WARMUP_S, window_s
+from tuner.study.lengths import WARMUP_S, turn_length_s, window_s
 from tuner.study.plan import StudyPlan
 
 ATTEMPTS = 3
@@ -200,12 +200,12 @@ class TrialExecutor:
 
         The script as written is warmed up for no longer than the trial: the two begin alike.
         """
-        window = replace(self._plan.window, warmup_s=min(self._plan.window.warmup_s, WARMUP_S))
+        plan, turn = self._plan, turn_length_s(self._plan, request.knowledge)
+        window = replace(plan.window, warmup_s=min(plan.window.warmup_s, WARMUP_S), block_s=turn)
         written = replace(
-            request, folder=self._plan.folder / STANDING, config=BASELINE, seed=None, script=replace(
-                request.script, argv=render(self._plan.script.argv, request.knowledge.given(BASELINE))
-            ), window=window, compile_cache=self._plan.folder / COMPILE_CACHE, ends_by=math.inf,
-            standing=True,
+            request, folder=plan.folder / STANDING, config=BASELINE, seed=None, script=replace(
+                request.script, argv=render(plan.script.argv, request.knowledge.given(BASELINE))
+            ), window=window, compile_cache=plan.folder / COMPILE_CACHE, ends_by=math.inf, standing=True,
         )  # fmt: skip
         found = self._not_killed([request], lambda: self._runner.run_beside(request, written, self._stop, race))
         measured = [outcome.measurement for outcome in found.outcomes if outcome.complete]
@@ -266,8 +266,8 @@ class TrialExecutor:
             return outcomes
         if found.obstacle:
             self.end_turns(found.obstacle)
-        longest_s = self._plan.window.max_s / 2
-        window = replace(requests[0].window, max_s=longest_s, warmup_s=self._plan.window.warmup_s)
+        usual = self._plan.window
+        window = replace(requests[0].window, max_s=usual.max_s / 2, warmup_s=usual.warmup_s, block_s=usual.block_s)
         alone = self._run([replace(request, window=window) for request in requests])
         failed = next((outcome for outcome in outcomes if not outcome.complete), None)
         held = failed is not None and not found.obstacle and not alone_only
@@ -311,13 +311,19 @@ class TrialExecutor:
 
 
 def window_of(
-    trial: Trial, plan: StudyPlan, best: Trial | None, slowest: float = 1.0, *, by_turns: bool = False
+    trial: Trial,
+    plan: StudyPlan,
+    best: Trial | None,
+    slowest: float = 1.0,
+    *,
+    by_turns: bool = False,
+    turn_s: float | None = None,
 ) -> Window:
     """How long the trial is measured; ``best`` is the best one of the search so far.
 
     ``slowest``: the baseline's slowest stretch as a share of its rate. The best one may have met a faster machine.
-    ``by_turns``: whether trials take turns. A screen ends by its samples; a search trial may end once it is hopeless,
-    by turns as its ``Race`` says.
+    ``by_turns``: whether trials take turns, and ``turn_s`` how long these are, None for as long as a block. A screen
+    ends by its samples; a search trial may end once it is hopeless, by turns as its ``Race`` says.
     """
     if trial.samples is not None:
         return screen_window(trial.samples)
@@ -325,7 +331,7 @@ def window_of(
         return probe_window(plan.window)
     window = replace(plan.window, max_s=window_s(plan, trial.phase, by_turns=by_turns))
     if by_turns and trial.phase is not Phase.BASELINE:
-        return replace(window, warmup_s=min(window.warmup_s, WARMUP_S))
+        return replace(window, warmup_s=min(window.warmup_s, WARMUP_S), block_s=turn_s or window.block_s)
     if trial.phase not in (Phase.SEARCH, Phase.ANCHOR):
         return window
     measurement = best.measurement if best is not None else None

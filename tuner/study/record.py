@@ -34,7 +34,7 @@ from tuner.storage.grid_space import MOST_CONFIGS, configs_of, knobs_of
 from tuner.storage.records import read_records, read_resources
 from tuner.study.baseline import measure_baseline
 from tuner.study.context import StudyContext
-from tuner.study.lengths import window_s
+from tuner.study.lengths import turn_length_s, window_s
 from tuner.study.plan import StudyPlan
 from tuner.study.probe import probe_study
 from tuner.study.run import opened
@@ -215,8 +215,9 @@ def _header(study: StudyContext, recording: Recording, count: int, *, complete: 
         space=space.space.name, framework=study.knowledge.framework,
         effective_batch=plan.effective_batch, knobs=knobs_of(space), as_written=dict(study.knowledge.as_written),
         pinned=dict(space.pinned), configs=count, complete=complete, seed=plan.seed, window_s=recording.window_s,
-        warmup_s=recording.warmup_s, turn_s=plan.window.block_s, trial_timeout_s=plan.limits.trial_timeout_s,
-        max_host_bytes=plan.limits.max_host_bytes, max_device_bytes=plan.limits.max_device_bytes,
+        warmup_s=recording.warmup_s, turn_s=turn_length_s(plan, study.knowledge),
+        trial_timeout_s=plan.limits.trial_timeout_s, max_host_bytes=plan.limits.max_host_bytes,
+        max_device_bytes=plan.limits.max_device_bytes,
         bottleneck=str(bottleneck.bound) if bottleneck is not None else "",
         input_share=bottleneck.input_share if bottleneck is not None else None,
         notes=() if recording.among is None else (f"the fastest configs of {Path(recording.among.place).name}",),

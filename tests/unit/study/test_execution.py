@@ -17,7 +17,7 @@ from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Ratio, Rotated, Trial
 from tuner.runner.request import ByTurns, Runner, TrialRequest
 from tuner.study.execution import TrialExecutor, window_of
-from tuner.study.lengths import WARMUP_S
+from tuner.study.lengths import SHORT_TURN_S, TORCH, WARMUP_S, turn_length_s
 
 
 def disturbed(rate: float) -> Outcome:
@@ -248,6 +248,20 @@ def test_the_script_as_written_is_warmed_up_beside_a_trial_for_as_long_as_that(t
     executor = TrialExecutor(plan, Beside(*[worlds.measured(500)] * 2), stop=threading.Event(), note=lambda text: None)
     executor.obstacle = ""
     trial = Trial(7, Phase.SEARCH, Config(workers=4))
-    window = window_of(trial, plan, None, by_turns=True)
-    assert executor.execute(trial, Knowledge(), window, time_for=lambda seconds: True, race=Race()).complete
+    window, known = window_of(trial, plan, None, by_turns=True, turn_s=SHORT_TURN_S), Knowledge(framework=TORCH)
+    assert executor.execute(trial, known, window, time_for=lambda seconds: True, race=Race()).complete
     assert asked[0].warmup_s == asked[1].warmup_s == WARMUP_S < plan.window.warmup_s
+    assert asked[0].block_s == asked[1].block_s == SHORT_TURN_S < plan.window.block_s
+
+
+def test_turns_are_short_where_nothing_is_made_beside_the_loop(tmp_path: Path) -> None:
+    plan, alone = worlds.plan(tmp_path), Knowledge(framework=TORCH, as_written={"num_workers": 0})
+    assert turn_length_s(plan, alone) == SHORT_TURN_S
+    usual_s = plan.window.block_s
+    assert turn_length_s(plan, alone, loads=True) == usual_s
+    assert turn_length_s(plan, replace(alone, as_written={"num_workers": 2})) == usual_s
+    assert turn_length_s(plan, replace(alone, framework="jax")) == usual_s
+    card = replace(plan, device=replace(plan.device, kind="cuda"))
+    assert turn_length_s(card, alone) == usual_s
+    shorter = replace(plan, window=replace(plan.window, block_s=0.05))
+    assert turn_length_s(shorter, alone) == 0.05
