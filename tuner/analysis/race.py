@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tuner.analysis.stats import Interval
 from tuner.analysis.turns import Scatter, Turn, gain_interval, log_ratio
 
-LOOKS = (4, 6, 8, 11, 15, 20, 27)
+LOOKS = (4, 6, 8, 11, 15, 20)
 """Pairs of turns after which a trial is looked at: each look more is a chance more to be wrong."""
 LEAST_S = 0.6
 """Seconds of a trial's own turns before the first look: a few short ones may all lie in a slow epoch's start."""
