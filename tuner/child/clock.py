@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable
 
 from .counted import Counted
-from .precision import rate_of, relative_half_width
+from .precision import relative_half_width, stays_below
 from .recorder import Recorder
 from .records import Block, Phase, TrainingPause, Window
 from .turns import LEAD_IN_S, TurnGiver
@@ -20,12 +19,6 @@ MIN_STEPS_BETWEEN_VALIDATIONS = 3
 # What happens again and again, such as a trace with every batch, is part of the loop. A scaler looks for its scale, and
 # torch.compile for the shapes that there are, in fewer blocks than that.
 MOST_RESTARTS = {Phase.WARMUP: 20, Phase.WINDOW: 5}
-
-HOPELESS_LOOKS = (12, 24, 48)
-"""Blocks after which a window is looked at for being hopeless: each look more is a chance more to be wrong."""
-_HOPELESS_PARTS = 6
-_T_HOPELESS = 4.773
-"""The one-sided 99.75% quantile of Student's t with five degrees of freedom."""
 
 STEPS_BETWEEN_WAITS = 8
 """Of a block on a device that works behind the script's back. A wait for it takes away the lead that the script had:
@@ -51,9 +44,7 @@ class StepClock:
 
     Batches may be added by another thread than the one that steps; all else is for that one.
 
-    A window ends early where its rate is hopeless: at each of three looks its blocks are six parts, all of which are
-    slower than the bound, and so is the upper end of their t interval. Of windows whose rate was at the bound itself
-    1% ended so; of those that were a sixth above it none, slow spells or not: see tests/benchmarks/hopeless.py.
+    A window ends early where its rate is hopeless: see ``stays_below``.
     """
 
     def __init__(
@@ -94,7 +85,7 @@ class StepClock:
         self._last_seen: dict[object, int] = {}
         self._set_apart: set[object] = set()
         self._may_have_resumed: float | None = None
-        self._phase_started = self._block_started = clock()
+        self._phase_started = self._block_started = self._stepped = clock()
         self._steps = self._phase_steps = 0
         self._counted, self._fetched = Counted(), Counted()
         self._fetched_lock = threading.Lock()
@@ -187,8 +178,13 @@ class StepClock:
             self._has_resumed = True
 
     def flush(self) -> None:
-        """Sends what is still open: a short script may end within a block."""
-        self._close_block(flagged=self._validating)
+        """Sends what is still open, until its last step: a script may end within a block, and do something else before.
+
+        On a device that works behind its back nobody knows when that step ended: it doesn't count beside whole blocks.
+        """
+        if self._validating or not self.asynchronous or not self._blocks:
+            self._ready_at_resumption = self.ready()
+            self._close_block(flagged=self._validating, at=None if self._validating else self._stepped)
         self._training_again()
 
     @property
@@ -199,6 +195,7 @@ class StepClock:
     def step(self, count: int = 1) -> bool:
         """One step ended, or ``count`` since the last time. Returns True when the window is complete."""
         is_first = not self.total_steps
+        self._stepped = self._clock()
         self.total_steps += count
         if self._may_have_resumed is not None or self._may_train:
             self.training_resumes()
@@ -343,13 +340,7 @@ class StepClock:
         """Whether the rate is sure to stay below what would be of use: the rest of the window would teach nothing."""
         # Of several ranks the bound is for all of them, and these blocks are its own.
         below = self._window.hopeless_below * self.progress / (self._trained_on() or 1.0)
-        if not below or len(self._blocks) not in HOPELESS_LOOKS or self.is_untold():
-            return False
-        size = len(self._blocks) // _HOPELESS_PARTS
-        rates = [rate_of(self._blocks[start : start + size]) for start in range(0, len(self._blocks), size)]
-        mean = sum(rates) / len(rates)
-        variance = sum((rate - mean) ** 2 for rate in rates) / (len(rates) - 1)
-        return max(rates) < below and mean + _T_HOPELESS * math.sqrt(variance / len(rates)) < below
+        return below > 0 and not self.is_untold() and stays_below(self._blocks, below)
 
     @property
     def is_measurable(self) -> bool:

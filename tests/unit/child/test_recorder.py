@@ -173,6 +173,26 @@ def test_flush_sends_an_open_block(clock: StepClock, time: Time, log: Log) -> No
     assert [r["steps"] for r in log.records] == [2], "the first step is start-up"
 
 
+def test_what_a_script_does_after_its_last_step_is_no_part_of_its_rate(
+    clock: StepClock, time: Time, log: Log
+) -> None:
+    """It saves, or compiles what it shows at its end, and comes to that within a block."""
+    _train(clock, time, 3, 0.01)
+    time.now += 7.0
+    clock.flush()
+    assert [round(r["seconds"], 6) for r in log.records] == [0.02]
+
+
+def test_steps_that_nobody_waited_for_do_not_count_beside_whole_blocks(clock: StepClock, time: Time, log: Log) -> None:
+    clock.asynchronous = True
+    _train(clock, time, 60, 0.1)
+    whole = len(log.records)
+    _train(clock, time, 3, 0.1)
+    time.now += 7.0
+    clock.flush()
+    assert len(log.records) == whole > 0
+
+
 def test_half_width_needs_six_blocks_and_falls_with_more() -> None:
     blocks = [(8.0, 0.1), (8.0, 0.12)] * 2
     assert relative_half_width(blocks) == float("inf")
