@@ -1,8 +1,8 @@
 """Cold starts: seconds to the first step with nothing compiled yet, which production pays once. Pure.
 
 A compiler keeps what it made on disk. A study has such a cache of its own, which is empty when it begins: the first
-trial of a compile setting is cold, and later ones are warm, the finals' among them. TorchInductor tells its hits and
-misses; XLA keeps nothing on disk unless it is told to, so that each of its starts is a cold one.
+trial of a compile setting is cold, and later ones are warm, the finals' among them. TorchInductor and JAX tell their
+hits and misses; TensorFlow keeps nothing of XLA's on disk, so that each of its starts is a cold one.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class TpuKind(DeviceKind):
         }  # fmt: skip
 
     def compile_cache(self, folder: Path) -> Mapping[str, str]:
-        """torch_xla's; of JAX's and TensorFlow's nothing is set."""
+        """torch_xla's; JAX's is set whatever the device, and of TensorFlow's nothing is."""
         return {"XLA_PERSISTENT_CACHE_PATH": str(folder / "xla")}
 
     def wait_until_clean(self, device: Device, used_before: int | None, timeout_s: float = 10.0) -> bool:

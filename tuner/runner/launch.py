@@ -328,9 +328,7 @@ def _compile_cache(folder: Path | None, device: Device) -> dict[str, str]:
     if folder is None:
         return {}
     own = compile_cache.own(folder.absolute())
-    # Inductor keeps Triton's kernels below its own cache, unless the user has them elsewhere.
-    triton = {"TRITON_CACHE_DIR": str(own / "triton")} if "TRITON_CACHE_DIR" in os.environ else {}
-    return {"TORCHINDUCTOR_CACHE_DIR": str(own), **triton, **kind_of(device).compile_cache(own)}
+    return {**compile_cache.environment(own), **kind_of(device).compile_cache(own)}
 
 
 # A tracker's module → the variables that switch it off.

@@ -15,6 +15,15 @@ from tuner.errors import StorageError
 _MARK = ".made-here"
 
 
+def environment(own: Path) -> dict[str, str]:
+    """Variables by which frameworks' compilers keep their output below the folder, whatever they compile for."""
+    # Inductor keeps Triton's kernels below its own cache, unless the user has them elsewhere.
+    triton = {"TRITON_CACHE_DIR": str(own / "triton")} if "TRITON_CACHE_DIR" in os.environ else {}
+    # JAX by itself keeps what took a second or more to compile: a start is made of many that take less.
+    jax = {"JAX_COMPILATION_CACHE_DIR": str(own / "jax"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    return {"TORCHINDUCTOR_CACHE_DIR": str(own), **triton, **jax}
+
+
 def own(folder: Path) -> Path:
     """The folder, made where it isn't there; one that isn't this user's own is thrown away first.
 

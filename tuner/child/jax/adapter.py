@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from types import ModuleType
 
@@ -21,6 +22,8 @@ from .seeds import seed
 from .steps import StepWatch
 
 OLDEST = (0, 5)
+ABOVE = "keras"
+"""The framework that may train on JAX, and whose own loops aren't seen here."""
 
 
 class JaxAdapter(Adapter):
@@ -123,7 +126,11 @@ class JaxAdapter(Adapter):
         """Nothing is left to do."""
 
     def observe(self) -> None:
-        """Facts and evidence, where JAX trained."""
-        if self.steps is not None and self.session.may_be_of(FRAMEWORK):
+        """Facts and evidence, where JAX trained; what it compiled, where Keras trained on it."""
+        if self.steps is None:
+            return
+        if self.session.may_be_of(FRAMEWORK):
             watches = self.compiling, self.client
             Observation(self.session, self._jax, self.steps, *watches, products=self._products).observe()
+        elif self.session.trained_by == ABOVE and sys.modules[ABOVE].backend.backend() == FRAMEWORK:
+            self.compiling.observe()

@@ -14,11 +14,16 @@ COMPILED = "/jax/core/compile/backend_compile_duration"
 """JAX's name for the time that XLA takes for one graph."""
 TRACED = "/jax/core/compile/jaxpr_trace_duration"
 """Its name for the time that it takes to trace one function."""
+HIT, MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"
+"""Its names for graphs that its cache on disk had, and for those that it hadn't."""
+MANY = 5
+"""Graphs that are compiled while it is measured are worth a remark from so many on."""
 
 
 class CompileWatch:
     """``graphs``, ``seconds``: compiled by now, outside of validation. ``in_window``: while it was measured.
 
+    ``hits``, ``misses``: of those graphs, what JAX's cache on disk gave; none of either where it has no such cache.
     ``traces``: of any function, by now, in the thread that trains: what others trace is no part of a call here.
     ``compiled``: told there whenever XLA is through with a graph.
     """
@@ -30,11 +35,14 @@ class CompileWatch:
         self.seconds = 0.0
         self.in_window = 0
         self.compiled: Callable[[], None] = lambda: None
+        self.hits = 0
+        self.misses = 0
 
     def install(self, jax: ModuleType) -> None:
         """Listens; nothing is patched."""
         library: Any = jax
         library.monitoring.register_event_duration_secs_listener(self._timed)
+        library.monitoring.register_event_listener(self._happened)
 
     def _timed(self, event: str, seconds: float, **about: Any) -> None:
         self.traces += event == TRACED and threading.get_ident() == self.session.thread
@@ -46,7 +54,13 @@ class CompileWatch:
         self.seconds += seconds
         self.in_window += self.session.clock.phase is Phase.WINDOW
 
+    def _happened(self, event: str, **about: Any) -> None:
+        self.hits += event == HIT
+        self.misses += event == MISS
+
     def observe(self) -> None:
         """Sends what was compiled."""
         if self.graphs:
-            self.session.recorder.emit(Compile(self.graphs, self.seconds))
+            self.session.recorder.emit(
+                Compile(self.graphs, self.seconds, cache_hits=self.hits, cache_misses=self.misses)
+            )

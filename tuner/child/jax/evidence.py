@@ -10,7 +10,7 @@ from .. import allocator
 from ..session import Session
 from . import FRAMEWORK, fed
 from .client import ClientWatch
-from .compiling import CompileWatch
+from .compiling import MANY, CompileWatch
 from .products import ProductWatch
 from .steps import StepWatch
 
@@ -78,6 +78,11 @@ class Observation:
             remark(
                 f"the training step was traced anew {retraces} times in {calls} calls: shapes, types or static "
                 "arguments change from call to call"
+            )
+        elif self.compiling.in_window >= MANY:
+            remark(
+                f"XLA compiled {self.compiling.in_window} graphs while the training was measured: what the script "
+                "computes beside its step has other shapes each time"
             )
         for name, why in self._doubts():
             remark(f"{why}: each call of {name} counts as one step")
