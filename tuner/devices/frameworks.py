@@ -23,6 +23,8 @@ _BESIDE_TORCH = ("torchvision", "torchaudio")
 """Built for one build of PyTorch: whoever changes that changes them."""
 TORCH_XLA = "pip install 'torch==2.9.*' 'torch_xla==2.9.*'"
 TORCH_XLA_ON_TPU = "pip install 'torch==2.9.*' 'torch_xla[tpu]==2.9.*'"
+_OF_TORCH_XLA = "2.9."
+"""How the version of the PyTorch begins that they go with."""
 _CUDNN = "libcudnn.so*"
 _LIBRARIES = (
     "/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib",
@@ -113,10 +115,19 @@ def _release(version: str) -> str:
     return re.sub(r"[^\d.].*", "", version).rstrip(".")
 
 
+def beside_this_torch() -> str:
+    """What is to be said behind "torch_xla is missing": its command would put another PyTorch in place of this one."""
+    version = version_of(TORCH)
+    if not version or version.startswith(_OF_TORCH_XLA):
+        return ""
+    return f", and needs an environment of its own, since it doesn't go with PyTorch {version}"
+
+
 def lack_for_tpu(framework: Framework) -> Lack | None:
     """What the framework lacks for TPUs; None where nothing is known to be missing."""
     if framework.name == TORCH and not is_installed("torch_xla"):
-        return Lack("torch_xla is missing, by which PyTorch computes on TPUs", TORCH_XLA_ON_TPU)
+        missing = f"torch_xla, by which PyTorch computes on TPUs, is missing{beside_this_torch()}"
+        return Lack(missing, TORCH_XLA_ON_TPU)
     if framework.name == TENSORFLOW:
         is_for_tpus = version_of("tensorflow-tpu") or version_of("libtpu")
         return None if is_for_tpus else Lack(f"{framework.text} isn't built for TPUs", "pip install tensorflow-tpu")

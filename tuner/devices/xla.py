@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tuner.devices.base import DeviceKind
 from tuner.devices.cpu import cpu_device
-from tuner.devices.frameworks import TORCH, TORCH_XLA, Lack, is_installed
+from tuner.devices.frameworks import TORCH, TORCH_XLA, Lack, beside_this_torch, is_installed
 from tuner.model import Device
 
 CLIENT = "PJRT CPU client"
@@ -36,7 +36,7 @@ class XlaKind(DeviceKind):
 
     def why_absent(self) -> Lack | None:
         """torch_xla is missing: nothing else can be."""
-        return Lack("torch_xla isn't installed in this environment", TORCH_XLA)
+        return Lack(f"torch_xla isn't installed in this environment{beside_this_torch()}", TORCH_XLA)
 
     def environment(self, device: Device, *, alone: bool) -> Mapping[str, str]:
         """The client of the processor, whatever chips the machine has, and no CUDA card."""

@@ -15,6 +15,7 @@ from tuner.devices.abilities import abilities, missing
 from tuner.devices.cuda import CudaKind
 from tuner.devices.frameworks import Framework, Lack, lack_for_cuda, lack_for_tpu
 from tuner.devices.software import software
+from tuner.devices.xla import XlaKind
 
 WITHOUT = "'is_cuda_build', False"
 WITH = "'is_cuda_build', True"
@@ -119,6 +120,18 @@ def test_what_keeps_a_framework_from_a_tpu(
     [framework] = frameworks.installed()
     lack = lack_for_tpu(framework)
     assert (lack.command if lack is not None else None) == command
+
+
+@pytest.mark.parametrize(("version", "own"), [("2.9.1+cpu", False), ("2.13.0+cpu", True)])
+def test_torch_xla_is_not_to_be_put_beside_another_pytorch(
+    environment: Callable[..., None], version: str, own: bool
+) -> None:
+    """Its command would replace the one that is here, which trains on all other devices."""
+    environment({"torch": version}, torch("None"))
+    said = f", and needs an environment of its own, since it doesn't go with PyTorch {version}"
+    for lack in (lack_for_tpu(frameworks.installed()[0]), XlaKind().why_absent()):
+        assert lack is not None and lack.command.startswith("pip install 'torch==2.9.*' 'torch_xla")
+        assert lack.why.endswith(said) if own else lack.why.endswith(("missing", "environment"))
 
 
 def test_the_version_of_tensorflow_is_known_under_whichever_name_it_came(environment: Callable[..., None]) -> None:
