@@ -324,6 +324,10 @@ _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
             r"|ptxas (?:fatal|error|returned)|PTXASError|`?ptxas`? (?:failed|died)|XLA compilation failed"
             r"|Failed to find C compiler|InvalidCxxCompiler|TritonMissing"
             r"|Detected unsupported operations when trying to compile graph|tf2xla conversion failed"
+            # JAX's own, and XLA's as JAX and torch_xla pass them on.
+            r"|MLIR translation rule for primitive '[^']*' not found|No such compile option"
+            r"|XLA:\w+ compile permanent error|RET_CHECK failure \(\S*xla/(?:service|backends)/"
+            r"|rewriting computation to not contain X64 element types"
         ),
     ),
     (

@@ -112,6 +112,11 @@ COMPILE = [
     "RuntimeError: `ptxas` failed with error code 255",
     "ptxas fatal   : Value 'sm_120' is not defined for option 'gpu-name'",
     "RuntimeError: Failed to find C compiler. Please specify via CC environment variable.",
+    "NotImplementedError: MLIR translation rule for primitive 'odd' not found for platform cpu",
+    "jax.errors.JaxRuntimeError: INVALID_ARGUMENT: No such compile option: 'xla_foo'",
+    "RuntimeError: Bad StatusOr access: INTERNAL: XLA:TPU compile permanent error. Core halted.",
+    "jaxlib.xla_extension.XlaRuntimeError: INTERNAL: RET_CHECK failure (xla/service/layout_normalization.cc:120) ",
+    "RuntimeError: UNIMPLEMENTED: While rewriting computation to not contain X64 element types, XLA encountered an HLO",
 ]
 
 NAN = [
