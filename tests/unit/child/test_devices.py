@@ -160,7 +160,7 @@ def _jax(stats: dict[str, int] | None) -> Any:
 )
 def test_jax_tells_its_peak_and_its_pool(stats: dict[str, int] | None, memory: Memory | None) -> None:
     """What it takes at its start isn't what the training needs: three quarters of the card."""
-    assert devices.named("cuda:0").jax_memory(_jax(stats)) == memory
+    assert devices.named("cuda:0").jax_memory(_jax(stats)) == memory == devices.named("tpu").jax_memory(_jax(stats))
     assert devices.named("cpu").jax_memory(_jax(stats)) is None
 
 

@@ -154,3 +154,15 @@ class Device:
     def jax_precisions(self, jax: ModuleType) -> list[str]:
         """Knob values of "precision" that JAX's products of float32 may be asked for."""
         return ["fp32"]
+
+
+def told_by_jax(jax: ModuleType) -> Memory | None:
+    """The peak that JAX's runtime counts on its first device; None where it counts none."""
+    stats = jax.local_devices()[0].memory_stats()
+    if not stats or "peak_bytes_in_use" not in stats:
+        return None
+    # What JAX takes at its start isn't what the training needs: the pool only says how much there is.
+    peak, pool = int(stats["peak_bytes_in_use"]), stats.get("pool_bytes")
+    return Memory(
+        reserved=peak, allocated=peak, total=int(stats.get("bytes_limit", 0)), pool=None if pool is None else int(pool)
+    )

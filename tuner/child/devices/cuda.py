@@ -8,7 +8,7 @@ from typing import Any
 
 from ..records import Memory
 from . import settings
-from .base import Device, Rounding
+from .base import Device, Rounding, told_by_jax
 
 AMPERE = 8
 """Major compute capability of the first cards that compute in tf32 and bf16; PyTorch emulates bf16 on older ones."""
@@ -166,15 +166,7 @@ class CudaDevice(Device):
         return ["fp32", "tf32", "bf16"] if major.isdigit() and int(major) >= AMPERE else ["fp32"]
 
     def jax_memory(self, jax: ModuleType) -> Memory | None:
-        stats = jax.local_devices()[0].memory_stats()
-        if not stats or "peak_bytes_in_use" not in stats:
-            return None
-        # What JAX takes at its start isn't what the training needs: the pool only says how much there is.
-        peak, pool = int(stats["peak_bytes_in_use"]), stats.get("pool_bytes")
-        return Memory(
-            reserved=peak, allocated=peak, total=int(stats.get("bytes_limit", 0)),
-            pool=None if pool is None else int(pool),
-        )  # fmt: skip
+        return told_by_jax(jax)
 
 
 def _overhead(torch: ModuleType, used_by_others: int) -> tuple[int, int]:

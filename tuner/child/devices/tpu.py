@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from ..records import Memory
+from .base import told_by_jax
 from .pjrt import Pjrt, begun
 
 
@@ -31,3 +32,6 @@ class TpuDevice(Pjrt):
     def jax_missing(self, jax: ModuleType, platforms: Collection[str] = ()) -> str:
         ran_on = platforms or (jax.default_backend(),)
         return "" if "tpu" in ran_on else "JAX sees no TPU here: the steps ran elsewhere"
+
+    def jax_memory(self, jax: ModuleType) -> Memory | None:
+        return told_by_jax(jax)
