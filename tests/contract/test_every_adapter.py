@@ -67,6 +67,7 @@ def ran(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_nothing_counts_as_done_that_is_only_given_to_the_device(ran: Ran) -> None:
+    """On a processor torch_xla, JAX, and TensorFlow's loops run behind the script; PyTorch works at once."""
     blocks = [entry.record for entry in ran.entries if isinstance(entry.record, Block) and entry.record.steps]
     shortest = min(block.seconds / block.steps for block in blocks)
     assert shortest > LEAST_SHARE * ran.alone_s, (shortest, ran.alone_s)

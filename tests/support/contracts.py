@@ -120,6 +120,9 @@ for batch in tf.data.Dataset.from_tensors(x).repeat():
 KERAS = 'import os\nos.environ["KERAS_BACKEND"] = "BACKEND"\n' + HEAD + """
 import keras, numpy
 from keras import ops
+if "BACKEND" == "tensorflow":
+    import tensorflow
+    tensorflow.config.experimental.set_synchronous_execution(False)
 traced = 0
 wide = keras.random.uniform((400, 400)) / 400
 class Heavy(keras.layers.Layer):
@@ -131,6 +134,7 @@ class Heavy(keras.layers.Layer):
             made = ops.tanh(ops.matmul(made, wide))
         return x + 1e-9 * ops.stop_gradient(ops.mean(made))
 class Steps(keras.callbacks.Callback):
+    async_safe = True  # or Keras waits for each step's loss
     def on_train_batch_end(self, batch, logs=None):
         told(traced if "BACKEND" != "torch" else 1)
 x = numpy.ones((200, 8), "float32")
