@@ -14,6 +14,7 @@ from tuner.child.torch.parts import KEEPS
 from tuner.child.torch.ranks import EXCHANGE_NOTHING
 from tuner.knowledge import Knowledge
 from tuner.model import Evidence, Outcome, OutcomeKind
+from tuner.runner.request import Limits
 from tuner.storage.folder import RECORDS
 from tuner.storage.records import read_records
 
@@ -118,6 +119,20 @@ def test_data_that_end_sooner_in_one_rank_are_told(tmp_path: Path, ranks: int) -
     outcome = run_ranks(tmp_path, source, window=UNENDING, ranks=ranks)
     assert outcome.kind is OutcomeKind.USER_ERROR
     assert re.match(r"rank [023]: RuntimeError.*\(rank 1 had ended by then\)", outcome.detail), outcome.detail
+
+
+@pytest.mark.slow  # faults/test_failing_ranks.py
+@pytest.mark.parametrize("waits", [0, 1])
+def test_a_hang_in_a_collective_ends_and_leaves_no_process(tmp_path: Path, waits: int) -> None:
+    """Gloo waits half an hour for a rank that doesn't come."""
+    step = f"if step == 0: print('pid', os.getpid())\nif rank == {1 - waits} and step == 20: time.sleep(600)\n{SLOW}"
+    limits = Limits(trial_timeout_s=240.0, no_progress_s=5.0)
+    outcome = run_ranks(tmp_path, ddp(step=step), window=UNENDING, limits=limits)
+    assert outcome.kind in (OutcomeKind.NO_PROGRESS, OutcomeKind.TIMED_OUT), outcome
+    assert "steps by then: 20 in rank 0, 20 in rank 1" in outcome.detail, outcome.detail
+    logs = [(tmp_path / "trial" / name).read_text() for name in ("log.txt", "log-1.txt")]
+    pids = [int(re.findall(r"^pid (\d+)$", log, re.MULTILINE)[0]) for log in logs]
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
 @pytest.mark.slow
