@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.skips import has_cuda
+
+from tuner.devices.cuda import CudaKind
 
 TESTS = Path(__file__).parents[1]
 # With no other plugin: to import them all takes most of the time.
@@ -80,3 +83,11 @@ def test_a_module_that_skips_itself_is_an_error(tmp_path: Path) -> None:
     assert set(re.findall(r"^ERROR test_(\w+)", ran.stdout, re.M)) == {"whim", "missing"}
     assert "skipped, though no hardware is missing: Skipped: a whim" in ran.stdout
     assert "1 passed, 2 errors" in ran.stdout
+
+
+@pytest.mark.parametrize("cards", [[], ["cuda:0"]])
+def test_without_pytorch_the_driver_is_asked_for_a_card(cards: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make test-jax` has no PyTorch: each test of a card was an error there."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr(CudaKind, "find", lambda kind: cards)
+    assert has_cuda.__wrapped__() is bool(cards)
