@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from ..records import Compile, Phase
+from ..records import Compile
 from ..session import Session
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -16,12 +16,12 @@ TRACED = "/jax/core/compile/jaxpr_trace_duration"
 """Its name for the time that it takes to trace one function."""
 HIT, MISS = "/jax/compilation_cache/cache_hits", "/jax/compilation_cache/cache_misses"
 """Its names for graphs that its cache on disk had, and for those that it hadn't."""
-MANY = 5
-"""Graphs that are compiled while it is measured are worth a remark from so many on."""
+FIRST_STEPS = 10
+"""A script compiles most of its graphs within so many."""
 
 
 class CompileWatch:
-    """``graphs``, ``seconds``: compiled by now, outside of validation. ``in_window``: while it was measured.
+    """``graphs``, ``seconds``: compiled by now, outside of validation. ``late``: of those, behind the first steps.
 
     ``hits``, ``misses``: of those graphs, what JAX's cache on disk gave; none of either where it has no such cache.
     ``traces``: of any function, by now, in the thread that trains: what others trace is no part of a call here.
@@ -33,8 +33,8 @@ class CompileWatch:
         self.graphs = 0
         self.traces = 0
         self.seconds = 0.0
-        self.in_window = 0
         self.compiled: Callable[[], None] = lambda: None
+        self.late = 0
         self.hits = 0
         self.misses = 0
 
@@ -52,7 +52,7 @@ class CompileWatch:
             return
         self.graphs += 1
         self.seconds += seconds
-        self.in_window += self.session.clock.phase is Phase.WINDOW
+        self.late += self.session.clock.total_steps >= FIRST_STEPS
 
     def _happened(self, event: str, **about: Any) -> None:
         self.hits += event == HIT

@@ -10,12 +10,14 @@ from .. import allocator
 from ..session import Session
 from . import FRAMEWORK, fed
 from .client import ClientWatch
-from .compiling import MANY, CompileWatch
+from .compiling import FIRST_STEPS, CompileWatch
 from .products import ProductWatch
 from .steps import StepWatch
 
 RETRACE_SHARE = 0.05
 MIN_RETRACES = 5
+LATE_SHARE = 0.2
+"""A validation compiles its graphs once; a script that goes on does so with every few steps."""
 MIN_BESIDE = 2
 NO_PARTS = "nothing computes a batch in parts with JAX"
 NO_RATES = "the rates of the script's optimizer can't be seen"
@@ -79,9 +81,9 @@ class Observation:
                 f"the training step was traced anew {retraces} times in {calls} calls: shapes, types or static "
                 "arguments change from call to call"
             )
-        elif self.compiling.in_window >= MANY:
+        elif self.compiling.late >= max(MIN_RETRACES, LATE_SHARE * (self.session.clock.total_steps - FIRST_STEPS)):
             remark(
-                f"XLA compiled {self.compiling.in_window} graphs while the training was measured: what the script "
+                f"XLA compiled {self.compiling.late} graphs after the first {FIRST_STEPS} steps: what the script "
                 "computes beside its step has other shapes each time"
             )
         for name, why in self._doubts():
