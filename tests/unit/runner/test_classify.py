@@ -25,13 +25,7 @@ from tuner.child.records import (
     WindowEnd,
 )
 from tuner.model import OutcomeKind
-from tuner.runner.classify import (
-    EndedBy,
-    Traces,
-    classify,
-    match_text,
-    one_line,
-)
+from tuner.runner.classify import EndedBy, Traces, classify, match_text, one_line
 
 HELLO = Hello(1, "3.11.0", "/usr/bin/python")
 STEP = FirstStep(1.0)
