@@ -107,10 +107,16 @@ def cpu_use(samples: Iterable[ResourceSample], began: float, ended: float) -> Cp
     return CpuUse(own / elapsed, foreign / elapsed, stolen / elapsed)
 
 
+READING_S = 0.02
+"""Of the cores' time around a turn that isn't the trial's, nor anybody else's: the study stops its processes and reads
+of them, and what was busy is told in hundredths of a second."""
+
+
 def lost_share(samples: Sequence[ResourceSample], began: float, ended: float) -> float:
     """The share of the cores' time that others had between the readings around a span; 0 where there are none.
 
-    Of all their time, busy or not: a turn in which the trial itself waits isn't disturbed for that.
+    Of all their time, busy or not: a turn in which the trial itself waits isn't disturbed for that. Without what the
+    readings take themselves.
     """
     before = [sample for sample in samples if sample.t <= began]
     after = [sample for sample in samples if sample.t >= ended]
@@ -119,7 +125,7 @@ def lost_share(samples: Sequence[ResourceSample], began: float, ended: float) ->
     first, last = before[-1], after[0]
     elapsed = last.t - first.t - (last.held_s - first.held_s)
     foreign_s = last.busy_s - first.busy_s - max(0.0, last.cpu_s - first.cpu_s)
-    return max(0.0, foreign_s) / (elapsed * last.cores) if elapsed > 0 else 0.0
+    return max(0.0, foreign_s - READING_S) / (elapsed * last.cores) if elapsed > 0 else 0.0
 
 
 HOST, DEVICE = "host", "device"

@@ -62,12 +62,12 @@ def test_another_unit_is_no_reference() -> None:
 
 
 def test_a_turn_in_which_the_trial_itself_waits_is_not_disturbed_for_that() -> None:
-    """A background of 0.08 of 2 cores, and a trial that computes for a tenth of the turn."""
+    """A background of 0.08 of 2 cores, 0.02 of it for readings, and a trial that computes for a tenth of the turn."""
     before = ResourceSample(10.0, cores=2)
     after = ResourceSample(11.0, cpu_s=0.1, busy_s=0.18, cores=2)
-    assert lost_share([before, after], 10.1, 10.9) == pytest.approx(0.04)
+    assert lost_share([before, after], 10.1, 10.9) == pytest.approx(0.03)
     stolen = ResourceSample(11.0, cpu_s=1.0, busy_s=2.0, cores=2)
-    assert lost_share([before, stolen], 10.1, 10.9) == pytest.approx(0.5)
+    assert lost_share([before, stolen], 10.1, 10.9) == pytest.approx(0.49)
     assert lost_share([], 10.1, 10.9) == 0.0
 
 
