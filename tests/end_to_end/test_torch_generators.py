@@ -131,6 +131,20 @@ def test_a_generator_is_found_wherever_it_is_kept(begin: Begin, made: Callable[[
     assert found["num_workers"].startswith(f"{path} draws random numbers of its own")
 
 
+class Reseeding(Rows):
+    """Begins its numbers anew with each epoch, as DLRM's random data do."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 0:
+            np.random.seed(3)
+        return super().__getitem__(index)
+
+
+def test_data_that_seed_the_training_s_random_numbers_keep_its_workers(begin: Begin) -> None:
+    found = left_out(begin, Reseeding())
+    assert found["num_workers"].startswith("Reseeding.__getitem__ seeds the random numbers of the training")
+
+
 @pytest.mark.parametrize("made", [Seeded, Constant])
 def test_what_pytorch_seeds_in_each_worker_is_no_generator_of_the_data(begin: Begin, made: Callable[[], Any]) -> None:
     assert left_out(begin, made()) == {}

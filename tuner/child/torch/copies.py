@@ -16,17 +16,13 @@ from types import FunctionType
 from ..call_sites import is_library
 from ..data_state import ITERATIONS_READ, State, StateWatch, state_of, values
 from .counting import counted_up
-from .reached import Named, class_attributes, named
+from .reached import Named, class_attributes, functions, named, seeds
 from .types import Arguments, DataLoader, LoaderIterator
 
 _GENERATORS = {
     "numpy.random": ("Generator", "RandomState", "MT19937", "PCG64"), "numpy.random._generator": ("Generator",),
     "numpy.random.mtrand": ("RandomState",), "torch": ("Generator",), "torch._C": ("Generator",),
 }  # fmt: skip
-KEPT = (
-    "{} keeps what is read: an epoch that finds it there may be faster than what is measured, and workers keep copies"
-    " of their own, which end with them"
-)
 READING = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward")
 """Methods by which data are read and transformed."""
 KEPT = (
@@ -57,6 +53,9 @@ def _refusals(given: Arguments) -> dict[str, str]:
     if generator and given.get("worker_init_fn") is None:
         reason = f"{generator} draws random numbers of its own, which every worker would copy"
         refused.update(num_workers=reason, persistent_workers=reason)
+    if not given.get("num_workers") and (where := _seeding(data)):
+        reason = f"{where} seeds the random numbers of the training as well, and workers have their own"
+        refused.setdefault("num_workers", reason)
     counter = counted_up(data)
     if counter:
         reason = f"{counter} is counted up as the data are read: workers would count copies of their own"
@@ -89,6 +88,18 @@ def _seeded() -> Iterator[object]:
     """The generators behind ``random.random``, ``np.random.rand`` and ``torch.rand``."""
     behind = (("random", "_inst"), ("numpy.random.mtrand", "_rand"), ("torch", "default_generator"))
     return (getattr(sys.modules.get(module), name, None) for module, name in behind)
+
+
+def _seeding(data: Mapping[str, object]) -> str:
+    """The function of the script's own by which the data are read that seeds the process's generators, "" without one.
+
+    What is drawn after it, for the data and by the training, is another number where a worker seeds its own.
+    """
+    known = [value for _, value, _ in values({**data, **beside(data)})]
+    for function, _ in functions(known, READING):
+        if not is_library(function.__code__.co_filename) and seeds(function.__code__):
+            return function.__qualname__
+    return ""
 
 
 def _uses(holder: object, attribute: str) -> bool:

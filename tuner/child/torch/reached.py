@@ -6,6 +6,7 @@ Nothing is called, and nothing of the code is run: a name that stands in it is t
 from __future__ import annotations
 
 import dis
+import itertools
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -177,6 +178,16 @@ def variables_in(code: CodeType) -> tuple[str, ...]:
         inner = (name for const in code.co_consts if isinstance(const, CodeType) for name in variables_in(const))
         found = _variables[code] = tuple(dict.fromkeys([*told, *inner]))
     return found
+
+
+def seeds(code: CodeType) -> bool:
+    """Whether a function's code, or that of one that it makes, seeds a generator that the whole process has: with
+    ``torch.manual_seed``, ``numpy.random.seed``, or ``random.seed``.
+    """
+    read = [str(each.argval) for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
+    calls = itertools.pairwise(read)
+    inner = (const for const in code.co_consts if isinstance(const, CodeType))
+    return "manual_seed" in code.co_names or ("random", "seed") in calls or any(map(seeds, inner))
 
 
 def around(function: FunctionType) -> Iterator[object]:
