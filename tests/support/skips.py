@@ -62,6 +62,10 @@ HARDWARE: Mapping[str, Callable[[], bool]] = {
 }  # fmt: skip
 
 
+LIBRARIES = {"jax": "optax or Flax isn't installed (make test-jax)", "grain": "Grain isn't installed (make test-jax)"}
+"""A mark of what is no hardware → why a test is skipped."""
+
+
 def missing_hardware(item: pytest.Item) -> str:
     """The mark of the hardware that the test needs and this machine lacks, or an empty string."""
     return next((mark for mark, has in HARDWARE.items() if item.get_closest_marker(mark) and not has()), "")
@@ -71,7 +75,7 @@ def missing_hardware(item: pytest.Item) -> str:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips a test whose hardware is missing, before its fixtures are made."""
     if missing := missing_hardware(item):
-        pytest.skip(f"there is no {missing.upper()} device")
+        pytest.skip(LIBRARIES.get(missing, f"there is no {missing.upper()} device"))
 
 
 @pytest.hookimpl(wrapper=True)
