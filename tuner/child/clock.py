@@ -95,6 +95,7 @@ class StepClock:
         self._last_activity = 0
         self._restarts = dict.fromkeys(MOST_RESTARTS, 0)
         self._blocks: list[tuple[float, float]] = []
+        self._any_block = False
 
     def start(self) -> None:
         """Called at the first step's end: what came before is start-up."""
@@ -182,7 +183,7 @@ class StepClock:
 
         On a device that works behind its back nobody knows when that step ended: it doesn't count beside whole blocks.
         """
-        if self._validating or not self.asynchronous or not self._blocks:
+        if self._validating or not self.asynchronous or not self._any_block:
             self._ready_at_resumption = self.ready()
             self._close_block(flagged=self._validating, at=None if self._validating else self._stepped)
         self._training_again()
@@ -296,6 +297,7 @@ class StepClock:
                 counted.tokens, counted.starts, min(counted.start_s, wait_s), self.turns.current if self.turns else 0,
             )  # fmt: skip
             self._emit(block)
+            self._any_block |= not flagged
             if self.turns is not None:
                 self.turns.measured(block)
             if flagged:

@@ -183,9 +183,13 @@ def test_what_a_script_does_after_its_last_step_is_no_part_of_its_rate(
     assert [round(r["seconds"], 6) for r in log.records] == [0.02]
 
 
-def test_steps_that_nobody_waited_for_do_not_count_beside_whole_blocks(clock: StepClock, time: Time, log: Log) -> None:
+@pytest.mark.parametrize("steps", [20, 60])
+def test_steps_that_nobody_waited_for_do_not_count_beside_whole_blocks(
+    clock: StepClock, time: Time, log: Log, steps: int
+) -> None:
+    """Nor beside those of the warm-up, which count where the window has too few."""
     clock.asynchronous = True
-    _train(clock, time, 60, 0.1)
+    _train(clock, time, steps, 0.1)
     whole = len(log.records)
     _train(clock, time, 3, 0.1)
     time.now += 7.0
