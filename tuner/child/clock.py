@@ -10,7 +10,7 @@ from .counted import Counted
 from .precision import relative_half_width, stays_below
 from .recorder import Recorder
 from .records import Block, Phase, TrainingPause, Window
-from .turns import LEAD_IN_S, TurnGiver
+from .turns import LEAD_IN_S, SHORT_STEP, TurnGiver
 from .watch import Pause
 
 # What recurs after fewer steps than this (a frozen teacher, the scores of a full-batch script) is part of the step.
@@ -307,7 +307,7 @@ class StepClock:
                 self._blocks.append((amount, seconds))
                 self._turn_s += seconds if self.turns is not None else 0.0
                 # A lead-in that nothing asks for isn't worth a step that takes a good part of a turn.
-                self._steps_are_short = seconds <= LEAD_IN_S * self._steps
+                self._steps_are_short = seconds <= min(LEAD_IN_S, SHORT_STEP * self._window.block_s) * self._steps
             self.on_block()
         self._block_started, self._ready_at_start, self._steps, self._counted = now, ready, 0, Counted()
 

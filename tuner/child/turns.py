@@ -22,6 +22,8 @@ LEAD_IN_S = 0.1
 network that was under way came back meanwhile: what was made of it lies ready by then, and is counted as such."""
 SHORT_LEAD_IN_S = 0.03
 """Where nothing is seen to lie ready: a thread of the script's own may have made something all the same."""
+SHORT_STEP = 0.4
+"""Of a turn: a lead-in, which takes a step at least, would take too much of a turn with longer ones."""
 
 
 class TurnGiver(Protocol):

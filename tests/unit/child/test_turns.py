@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 from support.in_process import Log
@@ -116,6 +117,20 @@ def test_steps_that_are_longer_than_a_lead_in_have_none_where_nothing_is_seen_to
     blocks = [block for block in log.of("block") if block["phase"] == "window"]
     assert len(blocks) == 5 and all(block["steps"] == 1 for block in blocks)
     assert sum(block["steps"] for block in log.of("block")) == clock.total_steps - 1, "only the first is start-up"
+
+
+@pytest.mark.parametrize(("step_s", "left_out"), [(0.0625, 0), (0.03125, 4)])
+def test_lead_ins_do_not_take_a_third_of_short_turns(step_s: float, left_out: int) -> None:
+    log, now = Log(), [0.0]
+    clock = StepClock(log, replace(WINDOW, block_s=0.1), clock=lambda: now[0])
+    clock.turns = Held(log, now)
+    for _ in range(200):
+        now[0] += step_s
+        clock.add_samples(8, 0.0)
+        if clock.step():
+            break
+    counted = sum(block["steps"] for block in log.of("block"))
+    assert clock.total_steps - 1 - counted == left_out, "the first is start-up; the first turn begins with the window"
 
 
 def test_validation_between_two_turns_is_part_of_neither() -> None:
