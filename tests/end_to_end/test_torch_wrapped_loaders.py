@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from support.torch_trials import begin
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+__all__ = ["begin"]
 
 LOOP = """
     import torch
@@ -86,3 +93,29 @@ def test_batches_are_counted_and_waited_for(
         assert facts["as_written"]["batch_size"] == 16 and "num_workers" not in facts["left_out"]
     else:
         assert facts["left_out"]["num_workers"] == "Driving, which is no DataLoader, makes the batches"
+
+
+class Driving:
+    """Drives PyTorch's iterator by itself, and is no DataLoader."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+def test_what_workers_of_such_a_loader_have_made_is_seen(begin: Callable[..., Any]) -> None:
+    """A window that is shorter than their queue would tell what was made before it."""
+    trial = begin()
+    data = DataLoader(TensorDataset(torch.randn(512, 8)), batch_size=16, num_workers=1)
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    batches = _MultiProcessingDataLoaderIter(Driving(data))
+    for (x,) in islice(batches, 4):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+    loaders = trial.adapter.watches.loaders
+    assert loaders.prefetch_capacity == 2
+    assert loaders.ready_samples() is not None

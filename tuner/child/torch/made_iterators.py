@@ -74,6 +74,10 @@ class MadeIterators:
             with suppress(TypeError):  # nothing can refer to it weakly
                 entry = self._of_object[iterator] = self._entry(loader)
                 self._sources.iteration_began(entry, 0.0)
+                entry.newest = weakref.ref(iterator)
+                entry.live.update(
+                    num_workers=entry.written["num_workers"], prefetch_factor=getattr(loader, "prefetch_factor", None)
+                )
 
         return __init__
 
