@@ -68,7 +68,9 @@ def turn_length_s(plan: StudyPlan, knowledge: Knowledge, *, loads: bool = False)
     """Seconds that are measured in a turn of a trial, or longer where a step is. ``loads``: whether its config turns
     knobs of the loader.
     """
-    makes_its_batches = knowledge.framework == TORCH and not (loads or knowledge.as_written.get("num_workers"))
+    written = knowledge.as_written
+    by_thread = "num_workers" in written and knowledge.wait_is_unseen  # which fetches from the loader
+    makes_its_batches = knowledge.framework == TORCH and not (loads or written.get("num_workers") or by_thread)
     short = makes_its_batches and kind_of(plan.device).is_host
     return min(SHORT_TURN_S, plan.window.block_s) if short else plan.window.block_s
 

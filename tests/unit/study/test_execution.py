@@ -260,6 +260,8 @@ def test_turns_are_short_where_nothing_is_made_beside_the_loop(tmp_path: Path) -
     usual_s = plan.window.block_s
     assert turn_length_s(plan, alone, loads=True) == usual_s
     assert turn_length_s(plan, replace(alone, as_written={"num_workers": 2})) == usual_s
+    assert turn_length_s(plan, replace(alone, wait_is_unseen=True)) == usual_s, "a thread fetches from the loader"
+    assert turn_length_s(plan, replace(alone, wait_is_unseen=True, as_written={})) == SHORT_TURN_S, "there is no loader"
     assert turn_length_s(plan, replace(alone, framework="jax")) == usual_s
     card = replace(plan, device=replace(plan.device, kind="cuda"))
     assert turn_length_s(card, alone) == usual_s
