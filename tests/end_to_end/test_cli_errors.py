@@ -102,6 +102,8 @@ CASES = (
     Wrong("study train.py --hub-token s3cret", "usage", "unrecognized arguments: --hub-token (hidden)",
           "study train.py -- --hub-token (hidden)"),
     Wrong("study --lr 0.1 train.py", "usage", "unrecognized arguments: --lr train.py", "study train.py -- --lr 0.1"),
+    Wrong("study --trials 5 --lr 5 train.py", "usage", "unrecognized arguments: --lr train.py",
+          "study train.py -- --lr 5"),
     Wrong("study train.py --lr 0.1", "usage", "unrecognized arguments: --lr 0.1", "study train.py -- --lr 0.1"),
     Wrong("study train.py --study train.py", "storage", "train.py is not a folder", "--study DIR", 6),
     Wrong("study torchrun -- train.py", "usage", "torchrun starts several processes", "autotune study train.py"),

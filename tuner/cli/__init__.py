@@ -115,7 +115,9 @@ def _named_script(taken: str | None, unknown: Sequence[str], arguments: Sequence
     ``taken`` for the script, which stands behind it.
     """
     script = next((each for each in unknown if each.endswith(".py")), "") if taken and ".py" not in taken else ""
-    own = [each for each in arguments if each in {*unknown, taken} - {script}] if script else unknown
+    pairs = zip(["", *arguments], arguments, strict=False)  # what merely equals the value is no option's value
+    behind = [each for before, each in pairs if each in unknown or (each == taken and before in unknown)]
+    own = [each for each in behind if each != script] if script else unknown
     return f"{script or 'train.py'} -- {' '.join(masked(own))}"
 
 
