@@ -11,7 +11,7 @@ import pytest
 import torch
 from support.torch_trials import begin
 from torch.utils.data import DataLoader, TensorDataset
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
 __all__ = ["begin"]
 
@@ -119,3 +119,19 @@ def test_what_workers_of_such_a_loader_have_made_is_seen(begin: Callable[..., An
     loaders = trial.adapter.watches.loaders
     assert loaders.prefetch_capacity == 2
     assert loaders.ready_samples() is not None
+
+
+def test_such_a_loader_that_is_made_anew_with_each_epoch_stays_the_same(begin: Callable[..., Any]) -> None:
+    """Each was another one, and what it gave counted for nothing."""
+    trial = begin()
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=16)
+    for _epoch in range(3):
+        for (x,) in _SingleProcessDataLoaderIter(Driving(data)):
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+    facts = trial.end()
+    assert (trial.steps, trial.samples) == (12, 3 * 64)
+    assert len(facts["training_loaders"]) == 1

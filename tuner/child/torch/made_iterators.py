@@ -34,6 +34,7 @@ class MadeIterators:
         self._sources = sources
         self._of_object = of_object
         self._base: type = object
+        self._foreign: dict[str, Callable[[], object]] = {}  # the source's key → its newest loader
         self._newest: weakref.WeakKeyDictionary[DataLoader, Callable[[], LoaderIterator | None]] = (
             weakref.WeakKeyDictionary()
         )
@@ -85,9 +86,11 @@ class MadeIterators:
         entry = self._of_object.get(loader)
         if entry is None:
             stack = user_stack()
-            entry = foreign(loader, f"{stack}#{len(self._sources.at(stack))}", stack)
-            self._of_object[loader] = entry
-            self._sources.add(entry)
+            made_here = self._sources.at(stack)
+            # Made anew with each epoch it stays the same; several of one place, such as fastai's, live together.
+            entry = next((each for each in made_here if self._foreign.get(each.key, object)() is None), None)
+            entry = entry or self._sources.add(foreign(loader, f"{stack}#{len(made_here)}", stack))
+            self._of_object[loader], self._foreign[entry.key] = entry, weakref.ref(loader)
         return entry
 
 
