@@ -17,7 +17,7 @@ from tuner.child.adapter import instrument
 from tuner.child.grain import pipeline, places, workers
 from tuner.child.grain.adapter import GrainAdapter
 from tuner.child.grain.rows import rows_of
-from tuner.child.grain.watch import CHANGES, DROPS, KEEPS_STATE
+from tuner.child.grain.watch import CHANGES, DROPS, KEEPS_STATE, seen
 from tuner.child.patches import unpatch_all
 
 pytestmark = pytest.mark.grain
@@ -243,6 +243,26 @@ def test_what_grain_gives_is_counted_and_waited_for(kind: str, trial: Any) -> No
     assert facts["as_written"]["num_workers"] == 0 and facts["as_written"]["read_threads"] == 16
     assert facts["left_out"]["parallel_calls"] == "no tf.data dataset feeds the training steps"
     assert facts["left_out"]["persistent_workers"] == places.LASTING
+
+
+def test_each_epoch_of_a_dataset_is_watched(trial: Any) -> None:
+    """Grain lays its outermost node around a dataset once only."""
+    dataset = data().to_iter_dataset().batch(8)
+    for _ in range(3):
+        train(trial, dataset)
+    facts = trial.end()
+    assert trial.is_counted()
+    [source] = facts["loaders"]
+    assert source["fetches"] == 39, source
+
+
+@pytest.mark.usefixtures("importable")
+def test_each_epoch_of_a_dataset_is_turned() -> None:
+    known: dict[str, Any] = {"framework": "jax", "unit": "samples"}
+    for _ in fed(config={"read_threads": 3}, knowledge=known):
+        dataset = data().to_iter_dataset().batch(8)
+        threads = [seen(iter(dataset))["read_threads"] for _ in range(3)]
+        assert threads == [3, 3, 3] and not dataset.has_child
 
 
 def test_validation_is_set_apart(trial: Any) -> None:

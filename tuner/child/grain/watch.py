@@ -170,17 +170,25 @@ class GrainWatch:
             if not self.session.here or self._is_inner():
                 return original(output)
             dataset = output._parents[0]
-            shape = self._shape(dataset)
-            if shape is None:
-                return original(output)
-            source = self._source(dataset, shape, anew=False)
-            values = self._values(source)
-            if values:
-                output = type(output)(pipeline.rebuilt(shape, values))
-                source.changed.update(values)
-            return self._begun(source, dataset, lambda: original(output))
+            try:
+                return self._iteration(output, dataset, original)
+            finally:
+                dataset.has_child = False  # as it was: with a child its next iteration would pass us by
 
         return __iter__
+
+    def _iteration(self, output: Any, dataset: Any, original: Callable[[Any], Any]) -> Any:
+        is_first, shape = dataset not in self._of_object, self._shape(dataset)
+        if shape is None:
+            return original(output)
+        source = self._source(dataset, shape, anew=False)
+        values = self._values(source)
+        if values:
+            output = type(output)(pipeline.rebuilt(shape, values))
+            source.changed.update(values)
+        # Grain has its own once for each dataset: it wraps the iterator's class each time, one in the other.
+        begin = original if is_first else lambda node: node._parents[0].__iter__()
+        return self._begun(source, dataset, lambda: begin(output))
 
     def _is_inner(self) -> bool:
         """Whether Grain iterates for itself."""
