@@ -11,7 +11,8 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ..records import Value
@@ -37,6 +38,7 @@ NO_READER = "it isn't read through to_iter_dataset"
 IN_SHARES = "each of its workers makes batches of its own share of the samples: another number would make other batches"
 SEQUENTIAL = "its workers read the samples one part after the other, as many parts as workers"
 PREPARED = "the script prepares each of its workers by a function of its own (worker_init_fn)"
+_FIXING = {"sequential_slice": SEQUENTIAL, "worker_init_fn": PREPARED}
 MAY_DROP = "nothing shows that none of its samples is dropped, and then another number of workers changes their order"
 
 
@@ -45,7 +47,7 @@ class Pipeline:
     """``above``: nodes behind the workers, outermost first. ``chain``: those that workers run, or would; the last one
     reads. ``workers``, ``buffer``: as it is made. ``block``: of what is read, so much makes one element there.
     ``reader``: the node that reads; None where there is none. ``fixed``: why the number of workers has to stay; ""
-    where it may change.
+    where it may change. ``given``: what the script gives ``mp_prefetch`` beside numbers.
     """
 
     above: tuple[Dataset, ...]
@@ -55,6 +57,7 @@ class Pipeline:
     block: int
     reader: Dataset | None
     fixed: str
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_whole(self) -> bool:
@@ -96,14 +99,15 @@ def look_at(dataset: Dataset) -> Pipeline:
     reader = chain[-1] if _is(chain[-1], "prefetch", "PrefetchIterDataset") else None
     first, block = _exact(chain) if reader is not None else (len(chain), 1)
     workers = len(shards._datasets)
-    fixed = given or ("" if reader is not None else NO_READER)
+    fixed = next((why for name, why in _FIXING.items() if name in given), "" if reader is not None else NO_READER)
     if not fixed and first:
         fixed = f"{type(chain[first - 1]).__name__} comes before its workers: another number would make other batches"
     if not fixed and block > 1 and workers > 1:
         fixed = IN_SHARES
     if not fixed and not _keeps_all(reader):
         fixed = MAY_DROP
-    return Pipeline(tuple(line[:at]), tuple(chain), workers, shards._datasets[0]._buffer_size, block, reader, fixed)
+    buffer = shards._datasets[0]._buffer_size
+    return Pipeline(tuple(line[:at]), tuple(chain), workers, buffer, block, reader, fixed, given)
 
 
 def rebuilt(pipeline: Pipeline, values: Mapping[str, Value]) -> Dataset:
@@ -120,7 +124,7 @@ def rebuilt(pipeline: Pipeline, values: Mapping[str, Value]) -> Dataset:
     made = _joined(chain)
     if workers:
         options = sys.modules["grain._src.python.options"].MultiprocessingOptions
-        made = made.mp_prefetch(options(num_workers=workers, per_worker_buffer_size=buffer))
+        made = made.mp_prefetch(options(num_workers=workers, per_worker_buffer_size=buffer), **pipeline.given)
     made = _joined([copy.copy(node) for node in pipeline.above], made)
     made.has_child = False  # Grain looks at the outermost node of a pipeline only
     return made
@@ -212,14 +216,15 @@ def _inner(shards: Dataset) -> Dataset:
     return inner._parents[0] if _is(inner, "process_prefetch", "_LazyWorkerSliceIterDataset") else inner
 
 
-def _given(shards: Dataset) -> str:
-    """What the script gives its workers that another number can't be given."""
-    shard = shards._datasets[0]
-    inner = shard._parents[0]._parents[0]
-    if getattr(inner, "_sequential_slice", False):
-        return SEQUENTIAL
+def _given(shards: Dataset) -> dict[str, Any]:
+    """What the script gives its workers that another number can't be given: as arguments of ``mp_prefetch``."""
+    given, shard = dict[str, Any](), shards._datasets[0]
+    if getattr(shard._parents[0]._parents[0], "_sequential_slice", False):
+        given["sequential_slice"] = True
     functions: Any = getattr(shard._worker_init_fn, "args", [()])
-    return PREPARED if len(functions[0]) > 1 else ""
+    for own in functions[0][1:]:  # behind Grain's; it adds the worker's number, and how many there are
+        given["worker_init_fn"] = partial(own.func, *own.args[:-2], **own.keywords)
+    return given
 
 
 def _keeps_all(reader: Dataset) -> bool:
