@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import importlib.util
 from functools import partial
+from typing import Any
 
+import numpy
 import pytest
 
-from tuner.child.grain import pipeline
+from tuner.child.grain import pipeline, workers
 
 pytestmark = pytest.mark.grain
 if importlib.util.find_spec("grain") is not None:
@@ -30,3 +32,35 @@ def test_what_the_script_gives_its_workers_stays_where_their_number_does() -> No
     assert (turned.workers, turned.buffer, turned.threads, turned.fixed) == (2, 3, 2, pipeline.SEQUENTIAL)
     init = turned.given["worker_init_fn"]
     assert turned.given["sequential_slice"] and (init.func, init.args) == (prepare, ("name",))
+
+
+SHARED = numpy.random.default_rng(0)
+
+
+def drawing(number: int) -> Any:
+    return SHARED.random() + number
+
+
+def why(transform: Any) -> str:
+    """Why data that are transformed so get no workers."""
+    shape = pipeline.look_at(grain.MapDataset.range(9).map(transform).to_iter_dataset())
+    return workers.why_drawn(pipeline.parts_of(shape))
+
+
+def test_a_generator_of_the_scripts_gets_no_workers() -> None:
+    """It is sent with the code that names it: each worker would draw the same numbers."""
+    assert why(drawing) == workers.OWN.format("SHARED")
+
+
+class Numbering(grain.transforms.Map if importlib.util.find_spec("grain") else object):  # type: ignore[misc]  # either
+    """Numbers the samples as they come."""
+
+    count = 0
+
+    def map(self, element: Any) -> Any:
+        self.count += 1
+        return element + self.count
+
+
+def test_a_transformation_that_counts_gets_no_workers() -> None:
+    assert why(Numbering()) == workers.COUNTS.format("Numbering.count")

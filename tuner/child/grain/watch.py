@@ -276,7 +276,7 @@ class GrainWatch:
         state = self._states.get(iterator)
         if state is not None and source.pipeline is not None:
             shape = source.pipeline
-            moved = state.read(lambda: pipeline.parts_of(shape))
+            moved = state.read(lambda: workers.copied(pipeline.parts_of(shape)))
             if moved:
                 source.refused.setdefault("num_workers", CHANGES.format(moved))
         number = source.fetches if self.session.measuring else 0

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..data_state import values
 from ..torch import starting
-from ..torch.copies import own_generator
+from ..torch.copies import beside, own_generator
 from ..torch.counting import counted_up
 from ..torch.imported import set_since
 from ..torch.reached import functions, variables_in
@@ -41,13 +41,18 @@ _BETWEEN = ("CACHE", "EXTENDED_ARG", "PRECALL", "PUSH_NULL")
 def why_drawn(parts: Mapping[str, object]) -> str:
     """Why no other number of workers draws what the script's own does; "" where nothing shows that."""
     try:
-        drawn, counter = _drawn(parts), counted_up(parts)
-        generator = "" if drawn else own_generator(parts)
+        drawn, counter = _drawn(parts), counted_up(parts, READING)
+        generator = "" if drawn else own_generator(parts) or own_generator(beside(parts, READING))
     except Exception as error:  # the user's own classes may raise anything
         return f"its data can't be looked into: {type(error).__name__}"
     if counter:
         return COUNTS.format(counter)
     return DRAWS.format(drawn) if drawn else OWN.format(generator) if generator else ""
+
+
+def copied(parts: Mapping[str, object]) -> Mapping[str, object]:
+    """What each worker has a copy of: the data, and what their code names beside them."""
+    return {**parts, **beside(parts, READING)}
 
 
 def why_none(parts: Mapping[str, object], pipeline: object) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import FunctionType
 
@@ -160,17 +160,18 @@ def copied(loader: DataLoader) -> Mapping[str, object]:
     return {**data, **beside(data)}
 
 
-def beside(data: Mapping[str, object]) -> dict[str, object]:
+def beside(data: Mapping[str, object], methods: Sequence[str] = READING) -> dict[str, object]:
     """Name → value of the script's variables that the code by which these data are read names.
 
     Of options, settings and a trained model those parts are told that are named: others may change with each step.
+    ``methods``: those by which the data are read.
     """
     beside: dict[str, object] = {}
     with suppress(Exception):  # the user's own classes may raise anything
         for _ in range(_DEEPEST):
             known = [value for _, value, _ in values({**data, **beside})]
             found: dict[str, object] = {}
-            for variable in named(known, READING):
+            for variable in named(known, methods):
                 parts = _parts_of(variable)
                 if parts is None:
                     found[variable.name] = variable.value

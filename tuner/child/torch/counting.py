@@ -21,15 +21,16 @@ _BEFORE_STORING = ("LOAD_FAST", "LOAD_DEREF", "LOAD_ATTR", "SWAP", "ROT_TWO", "C
 """Instructions that find the object whose attribute is stored."""
 
 
-def counted_up(roots: Mapping[str, object]) -> str:
+def counted_up(roots: Mapping[str, object], methods: Sequence[str] = ()) -> str:
     """An attribute that the script's own data compute from what it was as they are read; or "".
 
     A number of the epoch, say, that seeds the order. What each iteration sets first begins anew in a copy, too. What is
-    counted with each item and never read is statistics: whether it matters shows while the data are read.
+    counted with each item and never read is statistics: whether it matters shows while the data are read. ``methods``:
+    others by which they are.
     """
     held = [value for _, value, _ in values(roots)]
     kinds = [_own_classes(kind) for kind in dict.fromkeys(map(type, held))]
-    reading = dict.fromkeys([*_READING, *(each.__name__ for each in held if isinstance(each, MethodType))])
+    reading = dict.fromkeys([*_READING, *methods, *(each.__name__ for each in held if isinstance(each, MethodType))])
     classes = [*dict.fromkeys(cls for own in kinds for cls in own)]
     reached = {
         (own, method): [(holder, _uses_of(code)) for holder, code in _reached(own, method, classes)]
