@@ -100,7 +100,7 @@ def test_workers_of_a_dataset_that_deals_batches_out(run_child: Run, write_scrip
 def test_a_profile_is_applied(run_child: Run, write_script: Write) -> None:
     """What a study knows is made up of the place; flags of absl's that nobody has parsed are none of Grain's matter."""
     text = grain_scripts.script(grain_scripts.DATASET).replace("app.run(main)", "main(sys.argv)")
-    script, config = write_script(text), {"num_workers": 1, "prefetch_factor": 2, "read_threads": 1}
+    script, config = write_script(text), {"num_workers": 2, "prefetch_factor": 2, "read_threads": 1}
     plain = run_child(script, argv=("2", "0"), mode="apply")
     applied = run_child(script, config, knowledge=KNOWN, argv=("2", "0"), mode="apply")
     assert applied.returncode == 0 and losses(applied) == losses(plain), applied.output

@@ -187,8 +187,14 @@ def check_state(state: Any, count: int) -> None:
 
 
 def living(iterator: Any) -> int:
-    """Worker processes that are alive."""
-    return sum(each._prefetch_process is not None and each._prefetch_process.is_alive() for each in processes(iterator))
+    """Worker processes that are alive, and those that Grain has yet to come to: it takes one up with each batch."""
+    found = [each._prefetch_process is not None and each._prefetch_process.is_alive() for each in processes(iterator)]
+    return sum(found) + sum(map(_to_come, nodes(iterator))) if found else 0
+
+
+def _to_come(iterator: Any) -> int:
+    of_workers = type(iterator).__name__ == "InterleaveDatasetIterator" and isinstance(iterator._datasets, list)
+    return len(iterator._datasets) - int(iterator._next_index_in_datasets) if of_workers else 0
 
 
 def processes(iterator: Any) -> list[Any]:
