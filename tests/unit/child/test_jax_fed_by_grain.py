@@ -308,6 +308,18 @@ def test_samples_that_are_dropped_keep_the_number_of_workers(trial: Any) -> None
     assert trial.end()["left_out"]["num_workers"] == DROPS
 
 
+@pytest.mark.usefixtures("importable")
+def test_a_sample_in_a_thousand_that_is_dropped_is_seen(trial: Any) -> None:
+    """Grain forgets it with the next thousand."""
+    few = grain.MapDataset.range(16_500).map(lambda number: None if number == 900 else dropped_one(number))
+    train(trial, few.to_iter_dataset(grain.ReadOptions(num_threads=0)).batch(250))
+    assert trial.end()["left_out"]["num_workers"] == DROPS
+
+
+def dropped_one(number: int) -> Any:
+    return {"x": numpy.ones(4, "float32"), "y": numpy.float32(number % 2)}
+
+
 def made_with(*operations: Any) -> Any:
     """At one place of the code."""
     sampler = grain.samplers.IndexSampler(103, shuffle=True, seed=1, num_epochs=1)

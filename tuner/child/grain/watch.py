@@ -280,16 +280,19 @@ class GrainWatch:
             if moved:
                 source.refused.setdefault("num_workers", CHANGES.format(moved))
         number = source.fetches if self.session.measuring else 0
-        if number > 3 and number % 64:
-            return
-        if not self.session.measuring and source.live:
+        if (number > 3 and number % 64) or (not self.session.measuring and source.live):
             return
         source.live = seen(iterator)
-        if source.written["num_workers"] or not self.session.measuring or "num_workers" in source.changed:
-            return
+        if not source.written["num_workers"] and self.session.measuring and "num_workers" not in source.changed:
+            self._look_for_drops(source, iterator)
+
+    def _look_for_drops(self, source: GrainSource, iterator: Any) -> None:
+        """Grain counts the samples that a reader drops, and begins anew with each thousand of them."""
         for each in workers.nodes(iterator):
             checker = each.__dict__.get("_threshold_checker") if type(each).__name__.startswith("Prefetch") else None
-            if checker is not None and checker._skipped:
+            if checker is not None and not isinstance(checker._raise_threshold, _Asked):
+                checker._raise_threshold = _Asked(checker._raise_threshold)
+            if checker is not None and (checker._skipped or checker._raise_threshold.shown):
                 source.refused.setdefault("num_workers", DROPS)
 
     def _probe(self, kind: Any, iterator: Any, source: GrainSource) -> Any:
@@ -315,6 +318,19 @@ class GrainWatch:
                 return rows_of(element), time.perf_counter() - began
 
         return self.sources.drain(source, fetch_on, lambda: self.session.step(self.session.trained_by))
+
+
+class _Asked(float):
+    """The share of samples that may be dropped, which Grain compares those of each thousand with.
+
+    ``shown``: whether any was, at the times when it asked.
+    """
+
+    shown = False
+
+    def __le__(self, share: float) -> bool:
+        self.shown |= share > 0
+        return super().__le__(share)
 
 
 def seen(iterator: Any) -> dict[str, Any]:
