@@ -327,6 +327,16 @@ def made_with(*operations: Any) -> Any:
     return grain.DataLoader(data_source=Source(), sampler=sampler, operations=[*operations, batched])
 
 
+@pytest.mark.usefixtures("importable")
+def test_operations_that_can_be_read_once_are_kept() -> None:
+    known: dict[str, Any] = {"framework": "jax", "unit": "samples"}
+    for _ in fed(config={"read_threads": 3}, knowledge=known):
+        sampler = grain.samplers.IndexSampler(103, shuffle=True, seed=1, num_epochs=1)
+        operations = (each for each in [grain.transforms.Batch(8)])
+        loader = grain.DataLoader(data_source=Source(), sampler=sampler, operations=operations)
+        assert len(next(iter(loader))["x"]) == 8
+
+
 class Some(grain.transforms.Filter if importlib.util.find_spec("grain") else object):  # type: ignore[misc]  # either
     """Drops samples."""
 

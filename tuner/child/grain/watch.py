@@ -85,6 +85,7 @@ class GrainWatch:
                 options = pipeline.read_options(made, values)
                 turned = {
                     "worker_count": values.get("num_workers", made.workers),
+                    "operations": loader._operations,  # what the script gave may be read once only
                     "worker_buffer_size": values.get("prefetch_factor", made.buffer or 1), "read_options": options,
                 }  # fmt: skip
                 original(loader, **{**named, **turned})
