@@ -57,6 +57,19 @@ def test_a_warm_trial_is_charged_with_the_cold_start_of_its_compile_setting() ->
     assert starts(with_cold_starts(trials[5:])) == [8.0, 8.0, 2.5], "nothing cold is known: what was seen counts"
 
 
+def test_what_a_config_compiled_for_itself_is_charged_once_it_is_warm() -> None:
+    """JAX's cache is shared: what each config begins with was compiled before, its own step wasn't."""
+    larger = {"batch_size": 512}
+    trials = [
+        trial(0, {}, 20.0, "cold", Phase.BASELINE),
+        trial(1, larger, 60.0, "mixed"),
+        trial(2, {"num_workers": 2}, 9.0, "warm"),
+        trial(3, larger, 8.0, "warm", Phase.FINALS),
+    ]
+    assert starts(with_cold_starts(trials)) == [20.0, 60.0, 20.0, 60.0]
+    assert with_cold_starts(with_cold_starts(trials)) == with_cold_starts(trials)
+
+
 def test_the_first_compilation_decides_over_a_short_training(tmp_path: Path) -> None:
     """Compiled, the loop is 1.2 times as fast after a start of 60 s: too late for 10,000 samples, in the finals too."""
     seen: list[Config] = []
