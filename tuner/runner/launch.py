@@ -279,7 +279,7 @@ def _environment(request: TrialRequest, *, shown: bool = True) -> dict[str, str]
     """
     return {
         **os.environ,
-        **_compile_cache(request.compile_cache, request.device),
+        **_compile_cache(request),
         **device_environment(request.device, request.config, shown=shown),
         **_silent_trackers(request.folder.absolute()),
         "PYTHONUNBUFFERED": "1",
@@ -323,12 +323,12 @@ def device_environment(device: Device, config: Config, *, alone: bool = True, sh
     return {**(kind_of(device).environment(device, alone=alone) if shown else {}), **threads, **allocator}
 
 
-def _compile_cache(folder: Path | None, device: Device) -> dict[str, str]:
+def _compile_cache(request: TrialRequest) -> dict[str, str]:
     """A study's figures must not hang on what another process compiled before it; nor may that be run."""
-    if folder is None:
+    if request.compile_cache is None:
         return {}
-    own = compile_cache.own(folder.absolute())
-    return {**compile_cache.environment(own), **kind_of(device).compile_cache(own)}
+    own = compile_cache.own(request.compile_cache.absolute())
+    return {**compile_cache.environment(own, request.config), **kind_of(request.device).compile_cache(own)}
 
 
 # A tracker's module → the variables that switch it off.

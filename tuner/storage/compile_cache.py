@@ -11,16 +11,19 @@ import stat
 from pathlib import Path
 
 from tuner.errors import StorageError
+from tuner.model import Config
 
 _MARK = ".made-here"
 
 
-def environment(own: Path) -> dict[str, str]:
+def environment(own: Path, config: Config) -> dict[str, str]:
     """Variables by which frameworks' compilers keep their output below the folder, whatever they compile for."""
     # Inductor keeps Triton's kernels below its own cache, unless the user has them elsewhere.
     triton = {"TRITON_CACHE_DIR": str(own / "triton")} if "TRITON_CACHE_DIR" in os.environ else {}
     # JAX by itself keeps what took a second or more to compile: a start is made of many that take less.
-    jax = {"JAX_COMPILATION_CACHE_DIR": str(own / "jax"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    # XLA splits a computation for as many threads as there are, and JAX's keys don't hold their number.
+    place = own / (f"jax-{config['threads']}-threads" if "threads" in config else "jax")
+    jax = {"JAX_COMPILATION_CACHE_DIR": str(place), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     return {"TORCHINDUCTOR_CACHE_DIR": str(own), **triton, **jax}
 
 
