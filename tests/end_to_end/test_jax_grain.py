@@ -57,9 +57,10 @@ def measured(run_child: Run, script: Path, *, workers: int = 0, epochs: int = 3)
 KINDS = {
     "a loader": (grain_scripts.LOADER, {"read_threads": 1, "read_buffer": 64}),
     "a dataset": (grain_scripts.DATASET, {"read_threads": 2, "read_buffer": 4}),
+    "in epochs": (grain_scripts.IN_EPOCHS, {"read_threads": 1}),
     "batched late": (grain_scripts.BATCHED_LATE, {"read_threads": 0}),
 }
-VARIANTS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("a dataset", "batched late")]
+VARIANTS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("a dataset", "in epochs", "batched late")]
 
 
 @pytest.mark.parametrize("kind", ["a loader", *VARIANTS])

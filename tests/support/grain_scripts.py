@@ -54,6 +54,12 @@ DATASET = """
     data = grain.MapDataset.source(Source()).seed(7).shuffle().repeat(epochs).random_map(Noise()).batch(16)
     return data.to_iter_dataset(grain.ReadOptions(num_threads=4, prefetch_buffer_size=8))
 """
+IN_EPOCHS = """
+    data = grain.MapDataset.source(Source()).seed(7).shuffle().random_map(Noise()).batch(16)
+    dataset = data.to_iter_dataset(grain.ReadOptions(num_threads=4, prefetch_buffer_size=8))
+    for _ in range(epochs):
+        yield from dataset
+"""
 BATCHED_LATE = """
     data = grain.MapDataset.source(Source()).seed(7).shuffle().repeat(epochs).random_map(Noise())
     return data.to_iter_dataset().map(lambda sample: sample).batch(16, drop_remainder=True)
