@@ -5,8 +5,10 @@ They run in the environment of `make test-jax`.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -50,6 +52,17 @@ def why(transform: Any) -> str:
 def test_a_generator_of_the_scripts_gets_no_workers() -> None:
     """It is sent with the code that names it: each worker would draw the same numbers."""
     assert why(drawing) == workers.OWN.format("SHARED")
+
+
+def drawing_elsewhere(number: int) -> Any:
+    return augment.noisy(number)  # type: ignore[name-defined]  # noqa: F821  # set below, as a module of the script's
+
+
+def test_what_draws_in_another_module_gets_no_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "augment.py").write_text("import numpy\ndef noisy(number):\n    return number + numpy.random.rand()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(globals(), "augment", importlib.import_module("augment"))
+    assert why(drawing_elsewhere) == workers.DRAWS.format("noisy")
 
 
 class Numbering(grain.transforms.Map if importlib.util.find_spec("grain") else object):  # type: ignore[misc]  # either

@@ -13,9 +13,11 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import pairwise
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from ..call_sites import is_library
 from ..data_state import values
 from ..torch import starting
 from ..torch.copies import beside, own_generator
@@ -35,6 +37,8 @@ CALLS_JAX = "its data call JAX, which each worker would start beside the trainin
 _ANEW = "its workers are started anew"
 _MAKING = ("default_rng", "Generator", "Philox", "PCG64", "MT19937", "SeedSequence", "RandomState", "Random")
 """What makes a generator of its own, seeded by the script or by nobody."""
+_DRAWING = ("rand", "uniform_", "normal", "bernoulli", "multinomial", "exponential_")
+"""Beginnings of the names by which PyTorch and TensorFlow draw."""
 _BETWEEN = ("CACHE", "EXTENDED_ARG", "PRECALL", "PUSH_NULL")
 
 
@@ -110,7 +114,7 @@ def _draws(code: CodeType, held: Mapping[str, object]) -> bool:
             name, after = "numpy.random", after[1:]
         if name in ("random", "numpy.random") and after[0] not in _MAKING:
             return True
-        if name in ("torch", "tensorflow") and any(x.startswith(("rand", "random")) for x in code.co_names):
+        if name in ("torch", "tensorflow") and any(x.startswith(_DRAWING) for x in code.co_names):
             return True
         if type(getattr(value, "__self__", None)).__name__ in ("Random", "RandomState"):
             return True  # ``from random import randint``
@@ -126,10 +130,22 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 def _reading(parts: Mapping[str, object]) -> Iterator[FunctionType]:
     """Functions that read the data, but for Grain's own."""
-    held = [value for _, value, _ in values(parts)]
-    for function, _ in functions(held, READING, variables_in):
-        if str(function.__module__).partition(".")[0] != "grain":
-            yield function
+    waiting, seen = [value for _, value, _ in values(parts)], set[FunctionType]()
+    while waiting:
+        found = [function for function, _ in functions(waiting, READING, variables_in) if function not in seen]
+        seen.update(found)
+        waiting = [called for function in found for called in _of_modules(function)]
+        yield from (each for each in found if str(each.__module__).partition(".")[0] != "grain")
+
+
+def _of_modules(function: FunctionType) -> Iterator[object]:
+    """What it takes of the script's own modules by their names (``augment.crop``)."""
+    for code in _codes(function.__code__):
+        steps = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
+        for each, after in pairwise(steps):
+            value = function.__globals__.get(str(each.argval)) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME") else None
+            if isinstance(value, ModuleType) and not is_library(getattr(value, "__file__", None) or ""):
+                yield getattr(value, str(after.argval), None)
 
 
 def _named(parts: Mapping[str, object]) -> Iterator[object]:
