@@ -209,8 +209,10 @@ def living(iterator: Any) -> int:
 
 
 def _to_come(iterator: Any) -> int:
-    of_workers = type(iterator).__name__ == "InterleaveDatasetIterator" and isinstance(iterator._datasets, list)
-    return len(iterator._datasets) - int(iterator._next_index_in_datasets) if of_workers else 0
+    of_all = iterator._datasets if type(iterator).__name__ == "InterleaveDatasetIterator" else None
+    if not isinstance(of_all, list) or any(type(each).__name__ != "ProcessPrefetchIterDataset" for each in of_all):
+        return 0
+    return len(of_all) - int(iterator._next_index_in_datasets)
 
 
 def processes(iterator: Any) -> list[Any]:
