@@ -101,7 +101,8 @@ def _dispatch(arguments: list[str]) -> int:
         hint = f"see: autotune {parsed.verb} --help"
         shown = " ".join(masked(unknown))
         if verb.TAKES_SCRIPT_ARGUMENTS:
-            example = f"autotune {parsed.verb} {_named_script(parsed.script, unknown, ours)}"
+            named = _named_script(getattr(parsed, "script", None), unknown, ours)
+            example = f"autotune {parsed.verb} {named}"
             hint = f"the script's own arguments go after --, as in: {example}"
         raise UsageError(f"unrecognized arguments: {shown}", hint=hint)
     if script_args is not None and not verb.TAKES_SCRIPT_ARGUMENTS:
