@@ -30,6 +30,7 @@ class Feed(Protocol):
 
     def gradient_ran(self) -> None:
         """A step was taken on what was fetched since the last one."""
+        self.sources.gradient_ran()
 
     def ready(self) -> float | None:
         """Samples that lie ready for the loop; None where that can't be seen."""
@@ -41,12 +42,13 @@ class Feed(Protocol):
         return 0
 
     def activity(self) -> int:
-        """A number that changes with whatever a steady window must not hold."""
-        return 0
+        """A number that changes with whatever a steady window must not hold, such as another loader that trains."""
+        return self.sources.changes_of_primary
 
     def written_size(self) -> int | None:
         """Samples in the batches that it gives, as the script wrote it; None where that isn't known."""
-        return None
+        primary = self.sources.primary
+        return (primary.usual_size or None) if primary is not None else None
 
     def observe(self) -> None:
         """Facts, and evidence of its knobs but the batch size, where it feeds the steps."""

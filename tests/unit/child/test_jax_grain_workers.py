@@ -15,6 +15,7 @@ import numpy
 import pytest
 
 from tuner.child.grain import pipeline, workers
+from tuner.child.torch.copies import COUNTS, OWN
 
 pytestmark = pytest.mark.grain
 if importlib.util.find_spec("grain") is not None:
@@ -51,7 +52,7 @@ def why(transform: Any) -> str:
 
 def test_a_generator_of_the_scripts_gets_no_workers() -> None:
     """It is sent with the code that names it: each worker would draw the same numbers."""
-    assert why(drawing) == workers.OWN.format("SHARED")
+    assert why(drawing) == OWN.format("SHARED")
 
 
 def drawing_elsewhere(number: int) -> Any:
@@ -76,4 +77,4 @@ class Numbering(grain.transforms.Map if importlib.util.find_spec("grain") else o
 
 
 def test_a_transformation_that_counts_gets_no_workers() -> None:
-    assert why(Numbering()) == workers.COUNTS.format("Numbering.count")
+    assert why(Numbering()) == COUNTS.format("Numbering.count")

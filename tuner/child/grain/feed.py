@@ -31,10 +31,6 @@ class GrainFeed(Feed):
         """Places where loaders are made, and datasets iterated."""
         return self.watch.sources
 
-    def gradient_ran(self) -> None:
-        """What was fetched fed a step."""
-        self.sources.gradient_ran()
-
     def ready(self) -> float | None:
         """What was made and the loop hasn't fetched, but for what workers have read ahead themselves."""
         primary = self.sources.primary
@@ -55,15 +51,6 @@ class GrainFeed(Feed):
         # Grain keeps so many in each worker, and as many of its in the training process.
         made = 2 * count * int(live.get("prefetch_factor") or 0)
         return made // (size if shape.gives_singles else 1) + read // (size if shape.reads_singles else 1)
-
-    def activity(self) -> int:
-        """Another loader came to train."""
-        return self.sources.changes_of_primary
-
-    def written_size(self) -> int | None:
-        """The loader's batch."""
-        size = self.sources.primary.usual_size if self.sources.primary is not None else 0
-        return size or None
 
     def observe(self) -> None:
         """Facts, and evidence of the knobs."""

@@ -20,10 +20,10 @@ from typing import Any
 from ..call_sites import is_library
 from ..data_state import values
 from ..torch import starting
-from ..torch.copies import beside, own_generator
+from ..torch.copies import COUNTS, OWN, beside, own_generator
 from ..torch.counting import counted_up
 from ..torch.imported import set_since
-from ..torch.reached import functions, variables_in
+from ..torch.reached import BETWEEN, codes, functions, variables_in
 
 READING = (
     "__getitem__", "_getitems", "__call__", "__iter__", "__next__", "map", "random_map", "np_random_map",
@@ -31,15 +31,13 @@ READING = (
 )  # fmt: skip
 """Methods by which data are read and transformed."""
 DRAWS = "{} draws random numbers of the process, which are others in each worker"
-OWN = "{} draws random numbers of its own, which every worker would copy"
-COUNTS = "{} is counted up as the data are read: workers would count copies of their own"
 CALLS_JAX = "its data call JAX, which each worker would start beside the training's"
 _ANEW = "its workers are started anew"
 _MAKING = ("default_rng", "Generator", "Philox", "PCG64", "MT19937", "SeedSequence", "RandomState", "Random")
 """What makes a generator of its own, seeded by the script or by nobody."""
 _DRAWING = ("rand", "uniform_", "normal", "bernoulli", "multinomial", "exponential_")
 """Beginnings of the names by which PyTorch and TensorFlow draw."""
-_BETWEEN = ("CACHE", "EXTENDED_ARG", "PRECALL", "PUSH_NULL")
+_BETWEEN = (*BETWEEN, "PUSH_NULL")
 
 
 def why_drawn(parts: Mapping[str, object]) -> str:
@@ -93,7 +91,7 @@ def _why_unsendable(parts: Mapping[str, object], pipeline: object) -> str:
 def _drawn(parts: Mapping[str, object]) -> str:
     """A function of the data's that draws from a generator of the process, by what it names; "" where none is seen."""
     for function in _reading(parts):
-        for code in _codes(function.__code__):
+        for code in codes(function.__code__):
             if _draws(code, function.__globals__):
                 return function.__qualname__
     return ""
@@ -121,13 +119,6 @@ def _draws(code: CodeType, held: Mapping[str, object]) -> bool:
     return False
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _codes(inner)
-
-
 def _reading(parts: Mapping[str, object]) -> Iterator[FunctionType]:
     """Functions that read the data, but for Grain's own."""
     waiting, seen = [value for _, value, _ in values(parts)], set[FunctionType]()
@@ -140,7 +131,7 @@ def _reading(parts: Mapping[str, object]) -> Iterator[FunctionType]:
 
 def _of_modules(function: FunctionType) -> Iterator[object]:
     """What it takes of the script's own modules by their names (``augment.crop``)."""
-    for code in _codes(function.__code__):
+    for code in codes(function.__code__):
         steps = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
         for each, after in pairwise(steps):
             value = function.__globals__.get(str(each.argval)) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME") else None

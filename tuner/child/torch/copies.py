@@ -23,6 +23,8 @@ _GENERATORS = {
     "numpy.random": ("Generator", "RandomState", "MT19937", "PCG64"), "numpy.random._generator": ("Generator",),
     "numpy.random.mtrand": ("RandomState",), "torch": ("Generator",), "torch._C": ("Generator",),
 }  # fmt: skip
+OWN = "{} draws random numbers of its own, which every worker would copy"
+COUNTS = "{} is counted up as the data are read: workers would count copies of their own"
 READING = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward")
 """Methods by which data are read and transformed."""
 KEPT = (
@@ -49,16 +51,17 @@ def _refusals(given: Arguments) -> dict[str, str]:
     if not given.get("num_workers") and getattr(getattr(drawn_by, "device", None), "type", "cpu") == "cuda":
         refused["num_workers"] = "the loader's random generator lives on the GPU, which a worker can't reach"
     data = {"dataset": given.get("dataset"), "collate_fn": given.get("collate_fn")}
-    generator = own_generator(data) or own_generator(beside(data))
+    near = beside(data)
+    generator = own_generator(data) or own_generator(near)
     if generator and given.get("worker_init_fn") is None:
-        reason = f"{generator} draws random numbers of its own, which every worker would copy"
+        reason = OWN.format(generator)
         refused.update(num_workers=reason, persistent_workers=reason)
-    if not given.get("num_workers") and (where := _seeding(data)):
+    if not given.get("num_workers") and (where := _seeding({**data, **near})):
         reason = f"{where} seeds the random numbers of the training as well, and workers have their own"
         refused.setdefault("num_workers", reason)
     counter = counted_up(data)
     if counter:
-        reason = f"{counter} is counted up as the data are read: workers would count copies of their own"
+        reason = COUNTS.format(counter)
         refused["persistent_workers"] = reason  # those that last go on where others begin anew
         if not given.get("num_workers"):
             refused["num_workers"] = reason
@@ -95,7 +98,7 @@ def _seeding(data: Mapping[str, object]) -> str:
 
     What is drawn after it, for the data and by the training, is another number where a worker seeds its own.
     """
-    known = [value for _, value, _ in values({**data, **beside(data)})]
+    known = [value for _, value, _ in values(data)]
     for function, _ in functions(known, READING):
         if not is_library(function.__code__.co_filename) and seeds(function.__code__):
             return function.__qualname__

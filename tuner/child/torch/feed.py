@@ -36,10 +36,6 @@ class LoaderFeed(Feed):
         """Places where loaders are made."""
         return self.loaders.sources
 
-    def gradient_ran(self) -> None:
-        """What was fetched fed a step."""
-        self.sources.gradient_ran()
-
     def ready(self) -> float | None:
         """What its workers have made and the loop hasn't fetched."""
         return self.loaders.ready_samples()
@@ -48,15 +44,6 @@ class LoaderFeed(Feed):
     def capacity(self) -> int:
         """Batches that its workers keep ready."""
         return self.loaders.prefetch_capacity
-
-    def activity(self) -> int:
-        """Another loader came to train."""
-        return self.sources.changes_of_primary
-
-    def written_size(self) -> int | None:
-        """The loader's batch."""
-        size = self.sources.primary.usual_size if self.sources.primary is not None else 0
-        return size or None
 
     def observe(self) -> None:
         """Facts, and evidence of the workers."""

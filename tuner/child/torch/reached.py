@@ -23,7 +23,8 @@ IGNORED = (type, ModuleType, BuiltinFunctionType)
 """What nothing is kept in that a script would change."""
 _OF_GLOBALS = ("LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME")
 _READS = (*_OF_GLOBALS, "LOAD_DEREF")
-_BETWEEN = ("CACHE", "EXTENDED_ARG", "PRECALL")
+BETWEEN = ("CACHE", "EXTENDED_ARG", "PRECALL")
+"""Instructions that stand between others and do nothing by themselves."""
 _variables: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
 _names: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
@@ -79,7 +80,7 @@ def named(objects: Iterable[Any], methods: Sequence[str]) -> Iterator[Named]:
 def taken_of(name: str, code: CodeType) -> frozenset[str] | None:
     """As ``Named.taken``, of the variable of this name in a code and the functions that it makes."""
     taken: set[str] = set()
-    instructions = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
+    instructions = [each for each in dis.get_instructions(code) if each.opname not in BETWEEN]
     for place, each in enumerate(instructions):
         if each.argval != name or each.opname not in _READS:
             continue
@@ -184,10 +185,19 @@ def seeds(code: CodeType) -> bool:
     """Whether a function's code, or that of one that it makes, seeds a generator that the whole process has: with
     ``torch.manual_seed``, ``numpy.random.seed``, or ``random.seed``.
     """
-    read = [str(each.argval) for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
-    calls = itertools.pairwise(read)
-    inner = (const for const in code.co_consts if isinstance(const, CodeType))
-    return "manual_seed" in code.co_names or ("random", "seed") in calls or any(map(seeds, inner))
+    for each in codes(code):
+        read = [str(step.argval) for step in dis.get_instructions(each) if step.opname not in BETWEEN]
+        if "manual_seed" in each.co_names or ("random", "seed") in itertools.pairwise(read):
+            return True
+    return False
+
+
+def codes(code: CodeType) -> Iterator[CodeType]:
+    """A function's code, and that of the functions that it makes."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from codes(inner)
 
 
 def around(function: FunctionType) -> Iterator[object]:
