@@ -12,24 +12,19 @@ from typing import Any
 
 import pytest
 from support import grain_scripts
+from support.jax_loops import WHOLE, losses
 
 from tuner.child.grain.pipeline import IN_SHARES
 
 pytestmark = pytest.mark.grain
 Run = Callable[..., Any]
 Write = Callable[..., Path]
-WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1, "block_s": 0.0}
 KNOWN = {"framework": "jax", "unit": "samples"}
 
 
 def known_by(ran: Any) -> dict[str, Any]:
     """What a study knows of the script by its first trial."""
     return {**KNOWN, **{name: ran.facts[name] for name in ("training_loaders", "as_written", "loaders")}}
-
-
-def losses(ran: Any) -> list[str]:
-    """Those that the script prints."""
-    return re.findall(r"^loss (\S+)$", ran.output, re.MULTILINE)
 
 
 def trained_on(ran: Any) -> int:

@@ -11,28 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.jax_loops import UPDATE, WHOLE, losses
 
 Run = Callable[..., Any]
 Write = Callable[..., Path]
-WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1, "block_s": 0.0}
 
-HEAD = """
-import sys, time
-import torch
-import jax, jax.numpy as jnp, numpy as np
-
-def loss_of(params, x, y):
-    logits = x @ params["w"] + params["b"]
-    return -jnp.mean(jax.nn.log_softmax(logits)[jnp.arange(len(y)), y])
-
-@jax.jit
-def update(params, x, y):
-    loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
-    return jax.tree_util.tree_map(lambda p, g: p - 0.1 * g, params, gradients), loss
-
-def weights():
-    return {"w": jnp.zeros((8, 2)), "b": jnp.zeros(2)}
-"""
+HEAD = "import sys, time\nimport torch\n" + UPDATE
 TORCH = (
     HEAD
     + """
@@ -88,11 +72,6 @@ def known_by(ran: Any) -> dict[str, Any]:
     """What a study knows of the script by its first trial."""
     names = ("training_loaders", "as_written", "loaders", "input_plan", "cache_bytes")
     return {**KNOWN, **{name: ran.facts[name] for name in names}}
-
-
-def losses(ran: Any) -> list[str]:
-    """Those that the script prints."""
-    return re.findall(r"^loss (\S+)$", ran.output, re.MULTILINE)
 
 
 def wait_share(ran: Any) -> float:

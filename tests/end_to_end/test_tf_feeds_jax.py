@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.jax_loops import UPDATE, WHOLE, losses
 
 Run = Callable[..., Any]
 Write = Callable[..., Path]
-WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1, "block_s": 0.0}
 
-TF_DATA = """
-import tensorflow as tf
-import jax, jax.numpy as jnp, numpy as np
-
-def loss_of(params, x, y):
-    logits = x @ params["w"] + params["b"]
-    return -jnp.mean(jax.nn.log_softmax(logits)[jnp.arange(len(y)), y])
-
-@jax.jit
-def update(params, x, y):
-    loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
-    return jax.tree_util.tree_map(lambda p, g: p - 0.1 * g, params, gradients), loss
-
-def weights():
-    return {"w": jnp.zeros((8, 2)), "b": jnp.zeros(2)}
+TF_DATA = (
+    "import tensorflow as tf\n"
+    + UPDATE
+    + """
 X = np.random.default_rng(0).normal(size=(256, 8)).astype("float32")
 
 def prepare(x):
@@ -45,6 +33,7 @@ try:
 finally:
     print("trained on", trained, flush=True)
 """
+)
 KNOWN = {"framework": "jax", "unit": "samples"}
 LOOPS = {
     "as_numpy_iterator": ("data.as_numpy_iterator()", "x", "y"),
@@ -56,11 +45,6 @@ def known_by(ran: Any) -> dict[str, Any]:
     """What a study knows of the script by its first trial."""
     names = ("training_loaders", "as_written", "loaders", "input_plan", "cache_bytes")
     return {**KNOWN, **{name: ran.facts[name] for name in names}}
-
-
-def losses(ran: Any) -> list[str]:
-    """Those that the script prints."""
-    return re.findall(r"^loss (\S+)$", ran.output, re.MULTILINE)
 
 
 @pytest.mark.parametrize("kind", ["as_numpy_iterator", pytest.param("by itself", marks=pytest.mark.slow)])

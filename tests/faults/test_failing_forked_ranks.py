@@ -13,11 +13,21 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.forked import asked, below, lives, log_of, quickly_loaded, run, wait_until_gone, was_forked
+from support.forked import (
+    asked,
+    below,
+    lives,
+    log_of,
+    quickly_loaded,
+    run,
+    runner_that_leaves_nothing,
+    wait_until_gone,
+    was_forked,
+)
 
 from tuner.model import Outcome, OutcomeKind
 from tuner.runner import fork_server
@@ -25,7 +35,7 @@ from tuner.runner.guard import descendants
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import TrialRequest
 
-__all__ = ["quickly_loaded"]
+__all__ = ["quickly_loaded", "runner_that_leaves_nothing"]
 
 pytestmark = pytest.mark.usefixtures("quickly_loaded")
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,16 +56,6 @@ RANKS = """
     time.sleep(0.5 if "short" in sys.argv else 600)
     print("through", flush=True)
 """
-
-
-@pytest.fixture
-def runner() -> Iterator[ProcessRunner]:
-    """A runner whose servers end with the test; nothing is left below this process then."""
-    before = {*descendants(os.getpid())}
-    made = ProcessRunner()
-    yield made
-    made.close()
-    assert not wait_until_gone({*descendants(os.getpid())} - before)
 
 
 @pytest.fixture

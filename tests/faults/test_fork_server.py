@@ -11,7 +11,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from support.forked import (
     pid_of,
     quickly_loaded,
     run,
+    runner_that_leaves_nothing,
     wait_until_gone,
     was_forked,
 )
@@ -36,7 +37,7 @@ from tuner.runner.guard import descendants
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Interrupted, Limits, TrialRequest
 
-__all__ = ["quickly_loaded"]
+__all__ = ["quickly_loaded", "runner_that_leaves_nothing"]
 
 pytestmark = pytest.mark.usefixtures("quickly_loaded")
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,16 +63,6 @@ TRAIN = """
             os.kill(os.getpid(), 9)
         tuner.report(step=step, samples=8 * step)
 """
-
-
-@pytest.fixture
-def runner() -> Iterator[ProcessRunner]:
-    """A runner whose servers end with the test; nothing is left below this process then."""
-    before = {*descendants(os.getpid())}
-    made = ProcessRunner()
-    yield made
-    made.close()
-    assert not wait_until_gone({*descendants(os.getpid())} - before)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import textwrap
 import threading
 import time
@@ -38,6 +39,16 @@ def runner() -> Iterator[ProcessRunner]:
     made = ProcessRunner()
     yield made
     made.close()
+
+
+@pytest.fixture(name="runner")
+def runner_that_leaves_nothing() -> Iterator[ProcessRunner]:
+    """A runner whose servers end with the test; nothing is left below this process then."""
+    before = {*descendants(os.getpid())}
+    made = ProcessRunner()
+    yield made
+    made.close()
+    assert not wait_until_gone({*descendants(os.getpid())} - before)
 
 
 @pytest.fixture

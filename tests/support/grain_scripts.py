@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-HEAD = """
-import sys, time
-import grain, jax, jax.numpy as jnp, numpy as np
-from absl import app
+from support.jax_loops import UPDATE
 
-def loss_of(params, x, y):
-    logits = x @ params["w"] + params["b"]
-    return -jnp.mean(jax.nn.log_softmax(logits)[jnp.arange(len(y)), y])
-
-@jax.jit
-def update(params, x, y):
-    loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
-    return jax.tree_util.tree_map(lambda p, g: p - 0.1 * g, params, gradients), loss
-
+HEAD = "import sys, time\nimport grain\nfrom absl import app\n" + UPDATE + """
 class Source:
     def __len__(self):
         return 100
@@ -32,7 +21,7 @@ def batches_of(epochs, workers):
 """
 TAIL = """
 def main(argv):
-    params, trained = {"w": jnp.zeros((8, 2)), "b": jnp.zeros(2)}, 0
+    params, trained = weights(), 0
     try:
         for batch in batches_of(int(argv[1]), int(argv[2])):
             params, loss = update(params, batch["x"], batch["y"])

@@ -49,10 +49,12 @@ class Trial(InProcess):
 
 
 @contextmanager
-def watched(**given: Any) -> Iterator[Trial]:
-    """JAX under the watch, in a trial that is ``given`` so."""
+def watched(*feeding: tuple[Any, Any], **given: Any) -> Iterator[Trial]:
+    """JAX under the watch, in a trial that is ``given`` so. ``feeding``: adapters and modules of what feeds it."""
     unpatch_all()
     made = Trial(**given)
+    for adapter, module in feeding:
+        instrument(made.session, adapter(made.session), module)
     instrument(made.session, made.adapter, jax)
     try:
         yield made

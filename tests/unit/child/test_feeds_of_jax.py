@@ -13,11 +13,9 @@ import pytest
 import torch
 from support.in_process import ENDLESS
 from support.jax_here import jax
-from support.jax_trial import Trial, batches, descend, loss_of, weights
+from support.jax_trial import Trial, batches, descend, loss_of, watched, weights
 
-from tuner.child.adapter import instrument
 from tuner.child.jax.lead import Lead
-from tuner.child.patches import unpatch_all
 from tuner.child.session import StopTrial
 from tuner.child.torch.adapter import TorchAdapter
 
@@ -51,14 +49,8 @@ def loader_of(seconds: float = 0.001, size: int = 8) -> Any:
 
 def fed(**given: Any) -> Iterator[Trial]:
     """JAX and PyTorch under the watch, in a trial that is ``given`` so."""
-    unpatch_all()
-    made = Trial(**given)
-    instrument(made.session, TorchAdapter(made.session), torch)
-    instrument(made.session, made.adapter, jax)
-    try:
+    with watched((TorchAdapter, torch), **given) as made:
         yield made
-    finally:
-        unpatch_all()
 
 
 @pytest.fixture

@@ -8,23 +8,21 @@ from __future__ import annotations
 import importlib.util
 import random
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import numpy
 import pytest
 
-from tuner.child.adapter import instrument
 from tuner.child.grain import pipeline, places, workers
 from tuner.child.grain.adapter import GrainAdapter
 from tuner.child.grain.rows import rows_of
 from tuner.child.grain.watch import CHANGES, DROPS, KEEPS_STATE, seen
-from tuner.child.patches import unpatch_all
 
 pytestmark = pytest.mark.grain
 if importlib.util.find_spec("grain") is not None:
     import grain
     from support.jax_here import jax
-    from support.jax_trial import Trial, descend, loss_of, weights
+    from support.jax_trial import descend, loss_of, watched, weights
 
 FIXED = {
     "its workers": "each of its workers makes batches of its own share of the samples: another number would make"
@@ -179,14 +177,8 @@ def test_rows_are_those_of_all_arrays() -> None:
 
 def fed(**given: Any) -> Iterator[Any]:
     """JAX and Grain under the watch, in a trial that is ``given`` so."""
-    unpatch_all()
-    made, adapter = Trial(**given), cast("Any", GrainAdapter)
-    instrument(made.session, adapter(made.session), grain)
-    instrument(made.session, made.adapter, jax)
-    try:
+    with watched((GrainAdapter, grain), **given) as made:
         yield made
-    finally:
-        unpatch_all()
 
 
 @pytest.fixture
