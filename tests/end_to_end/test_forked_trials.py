@@ -245,20 +245,24 @@ def test_a_first_step_is_told_as_from_a_fresh_start(pair: list[tuple[TrialReques
 def test_runs_of_a_round_have_a_server_each(
     runner: ProcessRunner, tmp_path: Path, reporting: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever were loaded before; each is loaded anew for the next round, and all of them start alike."""
+    """Whichever were loaded before; those of one round serve the next one as well, and all of them start alike."""
     monkeypatch.delenv("PYTEST_CURRENT_TEST")  # as ``run`` does
     assert run(runner, asked(tmp_path / "search", reporting, fresh=False)).complete
     used = {server.pid for server in runner._servers.alive}
     configs: list[dict[str, Any]] = [{"optimizer": "foreach"}, {"optimizer": "foreach"}, {"threads": 1}]
     for number, config in enumerate(configs):
-        requests = [
-            asked(tmp_path / f"{number}-{side}", reporting, fresh=True, config=given)
-            for side, given in enumerate([{}, config])
-        ]
-        outcomes = runner.run_by_turns(requests, threading.Event()).outcomes
-        assert all(outcome.complete for outcome in outcomes), [log_of(request) for request in requests]
-        servers = {server.pid for server in runner._servers.alive}
+        servers = set[int]()
+        for round_number in (1, 2):
+            requests = [
+                asked(tmp_path / f"{number}-{round_number}-{side}", reporting, fresh=True, config=given)
+                for side, given in enumerate([{}, config])
+            ]
+            outcomes = runner.run_by_turns(requests, threading.Event()).outcomes
+            assert all(outcome.complete for outcome in outcomes), [log_of(request) for request in requests]
+            servers |= {server.pid for server in runner._servers.alive}
+            assert [server.trials for server in runner._servers.alive] == [round_number] * len(servers)
+            assert [was_forked(request) for request in requests] == [bool(servers)] * 2
         assert not servers & used and len(servers) == (0 if "threads" in config else 2)
-        assert [server.trials for server in runner._servers.alive] == [1] * len(servers)
-        assert [was_forked(request) for request in requests] == [bool(servers)] * 2
         used |= servers
+        run(runner, requests[-1])
+        assert not was_forked(requests[-1]) and not runner._servers.alive

@@ -281,22 +281,29 @@ def test_what_may_not_be_forked_starts_fresh(runner: ProcessRunner, tmp_path: Pa
         assert not was_forked(request) and not runner._servers.alive
 
 
+@pytest.mark.parametrize("rounds", [0, 1])
 def test_runs_of_a_round_start_alike_where_a_server_is_killed_between_them(
-    runner: ProcessRunner, tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+    runner: ProcessRunner, tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
+    """In their first round, and in one that servers of an earlier one serve."""
     ready, begun = ForkServers.ready, list[TrialRequest]()
 
     def killing(servers: ForkServers, trial: Launch, stop: threading.Event | None = None) -> Fork | None:
         begun.append(trial.request)
-        if len(begun) == 2:
-            os.kill(servers.alive[1].pid, signal.SIGKILL)
+        if len(begun) == 2 * rounds + 2:
+            os.kill(servers.alive[1 - rounds].pid, signal.SIGKILL)  # the other one has begun its trial
         return ready(servers, trial, stop)
 
     monkeypatch.setattr(ForkServers, "ready", killing)
-    requests = [asked(tmp_path / str(side), script, fresh=True) for side in range(2)]
-    outcomes = runner.run_by_turns(requests, threading.Event()).outcomes
-    assert all(outcome.complete for outcome in outcomes)
-    assert begun == requests * 2 and not any(was_forked(request) for request in requests)
+    for number in range(rounds + 1):
+        requests = [
+            asked(tmp_path / f"{number}-{side}", script, fresh=True, config={"grad_accumulation": 2} if side else {})
+            for side in range(2)
+        ]
+        outcomes = runner.run_by_turns(requests, threading.Event()).outcomes
+        assert all(outcome.complete for outcome in outcomes)
+        assert [was_forked(request) for request in requests] == [number < rounds] * 2
+    assert begun[2 * rounds :] == requests * 2
 
 
 @pytest.mark.parametrize("by_turns", [False, True])

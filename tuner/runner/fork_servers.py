@@ -18,6 +18,7 @@ from pathlib import Path
 from tuner.child import wire
 from tuner.devices.present import kind_of
 from tuner.knowledge import Knowledge
+from tuner.model import Config
 from tuner.runner import rank_starter
 from tuner.runner.fork_server import ForkedGuard, ForkedRank, ForkServer, ServerFault, ServerRefusal, Start
 from tuner.runner.leading_imports import Import, imports_only_what_is_known, leading_imports
@@ -126,8 +127,9 @@ class ForkServers:
         self.loaded_s = math.inf
         self._faults = 0
         self._basis: _Basis | None = None
-        self._each_its_own = False
-        self._wanted = 0
+        self._round: list[Config] = []
+        self._rounds = 0
+        self._next: list[ForkServer] = []
 
     def ready(self, trial: Launch, stop: threading.Event | None = None) -> Fork | None:
         """A server for this trial, started where there is none; None where the trial starts fresh.
@@ -141,8 +143,8 @@ class ForkServers:
             return None
         free = [server for server in self.alive if server.is_free]
         if trial.request.fresh:
-            unused = [server for server in free if not server.trials] if self._each_its_own else []
-            return Fork(self, unused[0]) if unused else None
+            own = self._next.pop(0) if self._next else None
+            return Fork(self, own) if own in free else None
         if len(self.alive) < SERVERS and all(server.trials >= WORTH_ANOTHER for server in free):
             count = 1 if self.alive else min(AT_ONCE, SERVERS, len(basis.cores))
             before = len(self.alive)
@@ -151,25 +153,38 @@ class ForkServers:
         return Fork(self, min(free, key=lambda server: server.trials)) if free else None
 
     def load_for_each(self, trials: Sequence[Launch], stop: threading.Event) -> None:
-        """Loads a server for each of the trials, all at once, and ends every other.
+        """Has a server for each of the trials, which start in this order, also where they are to be ``fresh``.
 
-        Each then starts off one that begins no other, also where it is to be ``fresh``. Where one of them can't be
-        forked none is: they are to start alike. Raises ``Interrupted`` when
-        ``stop`` is set.
+        They are those of the trials before, each config off another one than any time before, as long as there are
+        such: what a server's layout of memory does to a rate then meets all configs alike. Else new ones are loaded,
+        all at once, and every other ends. Where one of the trials can't be forked none is: they are to start alike.
+        Raises ``Interrupted`` when ``stop`` is set.
         """
-        self.close()
         bases = [_basis(trial) if may_fork(trial.request) else None for trial in trials]
+        configs = [trial.request.config for trial in trials]
         if self.why_not or bases[0] is None or any(basis != (self._basis or bases[0]) for basis in bases):
-            return
-        self._wanted = len(trials)
-        self._each_its_own = self._load(bases[0], len(trials), stop)
-        if not self._each_its_own:
             self.close()
+        elif self._may_go_round(configs):
+            self._rounds += 1
+            self._next = [self.alive[(self._round.index(one) + self._rounds) % len(configs)] for one in configs]
+        else:
+            self.close()
+            if self._load(bases[0], len(trials), stop):
+                self._round, self._next = configs, [*self.alive]
+
+    def _may_go_round(self, configs: Sequence[Config]) -> bool:
+        """Whether each of the servers has begun one trial each time, and there is one for each config that never
+        began it.
+        """
+        same = len({*configs}) == len(configs) == len(self.alive) and {*configs} == {*self._round}
+        begun = all(server.is_free and server.trials == self._rounds + 1 for server in self.alive)
+        return same and begun and self._rounds + 1 < len(configs)
 
     @property
     def start_unlike(self) -> bool:
-        """Whether only some of the trials for which servers were loaded have started off them: others had failed."""
-        return self._each_its_own and 0 < sum(server.trials for server in self.alive) < self._wanted
+        """Whether only some of the trials for which there were servers have started off them: others had failed."""
+        started = sum(server.trials == self._rounds + 1 for server in self.alive)
+        return 0 < started < len(self._round)
 
     def _load(
         self, basis: _Basis, count: int, stop: threading.Event | None = None, ends_by: float = math.inf
@@ -206,7 +221,7 @@ class ForkServers:
 
     def close(self) -> None:
         """Ends every server; trials that run go on."""
-        self._each_its_own = False
+        self._round, self._rounds, self._next = [], 0, []
         while self.alive:
             self.alive.pop().close()
 

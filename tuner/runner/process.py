@@ -96,7 +96,7 @@ class ProcessRunner(Runner):
         stands still meanwhile: a request to a disk or a network that is under way comes back (see ``LEAD_IN_S`` of
         ``tuner.child.clock``), and what one makes among the user's files is hidden from those that start after it only.
         """
-        self.close()
+        self._end_standing()
         started = time.monotonic()
         around, new_files = self._surroundings(requests[0]), NewFiles()
         try:

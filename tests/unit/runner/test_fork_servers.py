@@ -128,10 +128,50 @@ def test_what_starts_fresh_has_a_server_for_itself_or_none(
     second = ready(servers, other)
     assert second.server == loaded and second.start(tmp_path, {}, 0, {}) is not None
     assert not servers.start_unlike
-    assert ready(servers, fresh) is None, "each of them has begun its one trial"
+    assert ready(servers, fresh) is None, "each of them has begun the one trial of this round"
     servers.close()
     assert ready(servers, fresh) is None
     assert server.made == loaded
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_rounds_share_servers_of_which_none_begins_a_config_twice(
+    server: type[MadeUpServer], request_: TrialRequest, tmp_path: Path, count: int
+) -> None:
+    """What a layout of memory does to a rate meets each config once, and another set of servers follows."""
+    configs = [Config({"grad_accumulation": number}) if number else Config() for number in range(count)]
+    begun, servers = list[tuple[int, Config]](), ForkServers()
+    for number in range(2 * count):
+        order = configs[number % count :] + configs[: number % count]
+        trials = [replace(request_, fresh=True, config=config) for config in order]
+        servers.load_for_each([launch_of(trial) for trial in trials], threading.Event())
+        for trial in trials:
+            fork = ready(servers, trial)
+            assert fork.start(tmp_path, {}, 0, {}) is not None
+            begun.append((fork.server, trial.config))
+        assert not servers.start_unlike
+    assert server.made == 2 * count and len(set(begun)) == len(begun) == 2 * count**2
+
+
+def test_servers_of_a_round_are_no_others(server: type[MadeUpServer], request_: TrialRequest, tmp_path: Path) -> None:
+    """Another round of other configs, of one config twice, or after one that is still alive, has servers of its own."""
+    fresh, servers = replace(request_, fresh=True), ForkServers()
+    other, third = (replace(fresh, config=Config({"grad_accumulation": number})) for number in (2, 3))
+
+    def round_of(*trials: TrialRequest) -> int:
+        servers.load_for_each([launch_of(trial) for trial in trials], threading.Event())
+        for trial in trials:
+            assert ready(servers, trial).start(tmp_path, {}, 0, {}) is not None
+        return server.made
+
+    assert round_of(fresh, other) == 2 and round_of(fresh, third) == 4
+    assert round_of(fresh, fresh) == 6 and round_of(fresh, fresh) == 8
+    assert round_of(fresh, other) == 10
+    servers.alive[0].is_free = False  # type: ignore[misc]
+    assert round_of(fresh, other) == 12 and round_of(other, fresh) == 12
+    servers.load_for_each([launch_of(fresh), launch_of(other)], threading.Event())
+    servers.load_for_each([launch_of(fresh), launch_of(other)], threading.Event())
+    assert server.made == 16, "a round that didn't begin leaves none that is known to be alike"
 
 
 @pytest.mark.parametrize("environment", [{"OMP_NUM_THREADS": "1"}, {}])
