@@ -12,13 +12,14 @@ from tuner.analysis.accuracy import SEEDS
 from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.larger_batches import USUAL_NOISE, likely_efficiency
 from tuner.analysis.turns import TOLD_TO, noise_within, rounds_to_tell
+from tuner.formatting import config_text
 from tuner.knowledge import batch_factor, samples_per_step
 from tuner.model import BASELINE, Config, Phase, Trial, baseline_of
 from tuner.search.history import History
 from tuner.space.resolve import ResolvedSpace
 from tuner.study.lengths import screen_lengths, screened_samples, window_s
 from tuner.study.plan import StudyPlan
-from tuner.study.run_times import RunTimes
+from tuner.study.run_times import RunTimes, compiled_setting
 
 FINALS_SHARE = 0.2
 LARGEST_SHARE_UNFOUND = 0.5
@@ -40,6 +41,8 @@ FEWEST_ROUNDS = 3
 """Finals of fewer rounds prove nothing."""
 ADDED_ROUNDS = 1.5
 """Undecided finals are given so many times the rounds that they were planned with."""
+FEWEST_BEFORE_LONG = 2
+"""Trials, the baseline among them: a user who lets a study turn a compiler only has it tried."""
 HOPE = 0.75
 """With that share left of what a proof is foreseen to take it is tried by turns, where no other candidate's is sure to
 fit: nothing else would use the time, and what is foreseen before a first round was run is rather too long."""
@@ -312,10 +315,20 @@ class StudyTime:
         """Left for searching, beside what is kept for the proof; None without a budget."""
         return None if self.left_s is None else max(0.0, self.left_s - self.reserved_s())
 
-    def search_is_over(self) -> str:
-        """Why no further search trial may start by the budget, or ""."""
-        done = len(searched(self.trials))
-        return self.budget.search_is_over(self.now, done, self.runs.trial_s(), self.reserved_s())
+    def search_is_over(self, ahead: Config | None = None) -> str:
+        """Why no further search trial may start by the budget, or "".
+
+        Where its config is known (``ahead``), one that takes longer than others needs the time for that, but for the
+        first: cut off by its end it would tell nothing, and the proof has use for the time.
+        """
+        done, usual_s, reserved_s = len(searched(self.trials)), self.runs.trial_s(), self.reserved_s()
+        over = self.budget.search_is_over(self.now, done, usual_s, reserved_s)
+        if over or ahead is None or done < FEWEST_BEFORE_LONG:
+            return over
+        longer_s = self.runs.searched_s(ahead)
+        over = self.budget.search_is_over(self.now, done, longer_s, reserved_s) if longer_s > usual_s else ""
+        what = config_text(compiled_setting(ahead))
+        return f"{over}, with {longer_s:.0f} s for a first trial of {what}" if over else ""
 
 
 def searched(trials: Sequence[Trial]) -> list[Trial]:

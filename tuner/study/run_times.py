@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tuner.child.records import Window
-from tuner.model import SIDELINES, Config, Outcome, Phase, Trial, baseline_of
+from tuner.model import SIDELINES, Config, Outcome, Phase, Trial, Value, baseline_of
 from tuner.runner.request import probe_window
 from tuner.study.lengths import SLOWER, WARMUP_S, window_s
 from tuner.study.plan import StudyPlan
@@ -17,6 +17,9 @@ FIRST_TRIAL_S = 30.0
 """A guess of what a trial takes, before any has been run."""
 _COMPILERS = frozenset({"compile", "jit_compile"})
 """Knobs with which a start takes longer than others do."""
+_LONG_TO_COMPILE_S = 40.0
+"""What a first trial of a compiler's setting may take beside a usual one: torch.compile took 25 to 35 s for a small
+convolutional net on two cores."""
 _LOADED_TOGETHER = 2
 """Fork servers of a round that are sure to be loaded at once, where there are as many cores."""
 
@@ -33,6 +36,15 @@ class RunTimes:
         """What a trial typically takes here; a probe is shorter."""
         seconds = [outcome.seconds for _, outcome in self.whole_loops()]
         return statistics.median(seconds) if seconds else FIRST_TRIAL_S
+
+    def searched_s(self, config: Config) -> float:
+        """What a trial of the search takes: one that compiles as others did with the same setting, long without any."""
+        if not _compiles(config):
+            return self.trial_s()
+        setting = compiled_setting(config)
+        searched = [(t, o) for t, o in self.whole_loops() if t.phase is Phase.SEARCH and o.complete]
+        seconds = [outcome.seconds for trial, outcome in searched if compiled_setting(trial.config) == setting]
+        return statistics.median(seconds) if seconds else self.trial_s() + _LONG_TO_COMPILE_S
 
     def round_s(self, configs: Sequence[Config], least_s: float = 0.0) -> float:
         """What a round of the finals takes, of all these configs; a run of the last one takes at least ``least_s``.
@@ -139,6 +151,11 @@ class RunTimes:
         searched = [o for t, o in self.whole_loops() if t.phase is Phase.SEARCH and not _compiles(t.config)]
         start_s = [_beside_window_s(outcome, self.plan.window) for outcome in searched if outcome.complete]
         return statistics.median(start_s) if start_s else math.inf
+
+
+def compiled_setting(config: Config) -> dict[str, Value]:
+    """What the config compiles, and how."""
+    return {name: config[name] for name in _COMPILERS if name in config}
 
 
 def _compiles(config: Config) -> bool:

@@ -58,6 +58,9 @@ def search(study: StudyContext, sampler: Sampler) -> str:
             _look_at(study, study.run(NewTrial(Phase.ANCHOR, BASELINE, "drift check")))
             continue
         assert proposal is not None
+        over = study.time.search_is_over(proposal.config)
+        if over:
+            return over
         study.run(NewTrial(Phase.SEARCH, proposal.config, _why(proposal, history, plan)))
 
 

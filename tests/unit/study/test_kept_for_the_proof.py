@@ -52,6 +52,20 @@ def test_for_next_to_no_gain_the_search_is_not_ended() -> None:
     assert not found(0.99 * proof_s, {TIER_2: 1.004}).search_is_over()
 
 
+def test_a_first_trial_that_compiles_is_not_begun_to_be_cut_off() -> None:
+    """Three studies of studies/digits in 5 minutes spent 31 to 45 s of them on one that brought nothing."""
+    compiled, short = Config(compile="default"), found(60.0, {})
+    slow = replace(_at(100.0), seconds=45.0)
+    assert found(299.0, {TIER_1: 1.01}).search_is_over(compiled) == "", "there is the time for it"
+    scarce = found(45.0, {TIER_1: 1.01})
+    assert scarce.reserved_s() + 10.0 <= 45.0 and scarce.search_is_over(Config(workers=4)) == ""
+    late = scarce.search_is_over(Config(compile="default", workers=2))
+    assert "with 50 s for a first trial of compile=default" in late
+    known = replace(scarce, trials=[*scarce.trials, Trial(9, Phase.SEARCH, compiled, "", replace(slow, seconds=10.0))])
+    assert known.search_is_over(compiled) == "", "what one takes is known"
+    assert short.search_is_over(compiled) == "", "nothing else was tried: the user may ask for that alone"
+
+
 def test_what_is_recorded_of_a_proof_is_not_kept_time_for_again() -> None:
     """Resumed between screens and finals a study foresaw both, gave up on them, and searched until nothing fitted."""
     time = found(70.0, {TIER_2: 1.5})

@@ -355,12 +355,12 @@ def test_rounds_that_take_less_than_foreseen_are_followed_by_more_without_a_look
 
     def quicker(config: Config) -> Outcome:
         runs.append(config)
-        rate = (gain if len(runs) > 9 else 1.3) if "precision" in config else 1.0
+        rate = (gain if len(runs) > 8 else 1.3) if "precision" in config else 1.0
         outcome = worlds.measured(100.0 * rate * chance.uniform(0.8, 1.2))
-        return outcome_in(10.0 if len(runs) <= 9 else 6.0, outcome)
+        return outcome_in(10.0 if len(runs) <= 8 else 6.0, outcome)
 
     runs, chance = list[Config](), random.Random(3)
-    result, events = study(tmp_path, quicker, budget_s=220.0, finalists=1, trials=9)
+    result, events = study(tmp_path, quicker, budget_s=200.0, finalists=1, trials=8)
     (started,) = of(events, FinalsStarted)
     assert started.rounds == 6 and result.winner is not None and result.winner.runs == 9
 
