@@ -66,7 +66,8 @@ def test_the_script_finds_the_world_of_plain_python(
     )
     theirs = json.loads(told.stdout)
     silenced = {"WANDB_MODE", "COMET_MODE", "COMET_START_ONLINE", "NEPTUNE_MODE", "SWANLAB_MODE",
-                "CLEARML_OFFLINE_MODE", "MLFLOW_TRACKING_URI", "PYTHONUNBUFFERED", "LINES", "COLUMNS"}  # fmt: skip
+                "CLEARML_OFFLINE_MODE", "MLFLOW_TRACKING_URI", "MLFLOW_DISABLE_TELEMETRY", "PYTHONUNBUFFERED", "LINES",
+                "COLUMNS"}  # fmt: skip
     assert set(ours[3]) - silenced == set(theirs[3]) - silenced
     for given in (ours, theirs):
         given[3] = given[7] = None  # the flags: unbuffered, as a trial is
@@ -132,6 +133,29 @@ def test_a_tracker_that_is_asked_to_send_sends_nothing(
     outcome = run(f"import sys; finders = len(sys.meta_path)\nimport wandb\n{text}")
     assert (outcome.kind is OutcomeKind.COMPLETE, (tmp_path / "run" / "log.txt").read_text()) == (goes_on, says)
     assert goes_on or outcome.reason == WITHHELD_REASON
+
+
+SWANLAB = """
+def init(project, workspace=None, mode=None): print(project, mode)
+def login(): print("asked a server")
+"""
+MLFLOW = """
+def set_tracking_uri(uri): print("sends to", uri)
+def _get_store(uri): print("kept in", uri)
+"""
+
+
+def test_so_do_others_that_are_asked_by_an_argument_or_a_call(run: Run, tmp_path: Path) -> None:
+    services = tmp_path / "home" / "mlflow" / "tracking" / "_tracking_service"
+    services.mkdir(parents=True)
+    (services / "utils.py").write_text(MLFLOW)
+    (tmp_path / "home" / "swanlab.py").write_text(SWANLAB)
+    text = "import swanlab; swanlab.login(); swanlab.init('digits', mode='cloud'); swanlab.init('d', None, 'cloud')"
+    utils = "from mlflow.tracking._tracking_service import utils; utils.set_tracking_uri('http://x')"
+    outcome = run(f"{text}\n{utils}\nutils._get_store('http://x')")
+    assert outcome.kind is OutcomeKind.COMPLETE
+    kept = f"kept in file://{tmp_path}/run/mlruns"
+    assert (tmp_path / "run" / "log.txt").read_text().splitlines() == ["digits disabled", "d disabled", kept]
 
 
 def test_an_environments_own_sitecustomize_is_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

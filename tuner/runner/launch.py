@@ -348,6 +348,7 @@ def _silent_trackers(folder: Path) -> dict[str, str]:
         "SWANLAB_MODE": "disabled",
         "CLEARML_OFFLINE_MODE": "1",
         "MLFLOW_TRACKING_URI": (folder / "mlruns").as_uri(),
+        "MLFLOW_DISABLE_TELEMETRY": "true",
     }
 
 

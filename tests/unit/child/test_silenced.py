@@ -12,8 +12,10 @@ from support.in_process import InProcess
 
 from tuner.child.adapter import instrument
 from tuner.child.adapters import ADAPTERS
+from tuner.child.formats import silenced
 from tuner.child.patches import unpatch_all
 from tuner.child.session import StopTrial
+from tuner.runner.plain import sitecustomize
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +35,88 @@ def test_a_mode_that_the_script_asks_for_counts_under_run_only(tmp_path: Path, m
     instrument(session, adapter, wandb)
     wandb.init("digits", mode="online")
     assert asked == [{"project": "digits", "mode": given}]
+
+
+def _instrumented(folder: Path, module: Any, **request: Any) -> InProcess:
+    """A trial in which the module has been imported."""
+    trial = InProcess({}, {}, folder=str(folder), **request)
+    [adapter] = [made for make in ADAPTERS if module.__name__ in (made := make(trial.session)).libraries]
+    instrument(trial.session, adapter, module)
+    return trial
+
+
+class Run:
+    """As Neptune's classes take a mode."""
+
+    def __init__(self, project: str = "", *, mode: str | None = None) -> None:
+        self.mode = mode
+
+
+def begin(project: str = "", workspace: str = "", mode: str | None = None) -> str | None:
+    """As SwanLab's function does."""
+    return mode
+
+
+@pytest.mark.parametrize(
+    ("module", "names", "off"),
+    [
+        ("neptune.metadata_containers", ["Run", "Project", "Model", "ModelVersion"], "debug"),
+        ("neptune_scale.api.run", ["Run"], "disabled"), ("swanlab", ["init"], "disabled"),
+    ],
+)  # fmt: skip
+def test_others_keep_nothing_either_whatever_mode_they_are_given(
+    tmp_path: Path, module: str, names: list[str], off: str
+) -> None:
+    """They reached their servers: each takes the argument before the variable."""
+    made: Any = ModuleType(module)
+    for name in names:
+        setattr(made, name, begin if module == "swanlab" else type(name, (Run,), {"__init__": Run.__init__}))
+    _instrumented(tmp_path, made)
+    for name in names:
+        call = getattr(made, name)
+        if module == "swanlab":
+            assert (call("digits", mode="cloud"), call("digits", "me", "cloud"), call()) == (off, off, off)
+        else:
+            assert call("digits", mode="async").mode == call().mode == off
+
+
+def test_a_login_that_asks_a_server_is_none(tmp_path: Path) -> None:
+    made: Any = ModuleType("swanlab")
+    made.init, made.login = begin, lambda api_key: pytest.fail("it reached its server")
+    _instrumented(tmp_path, made)
+    assert made.login(api_key="k") is None
+
+
+@pytest.mark.parametrize(("mode", "own"), [("trial", True), ("apply", False)])
+def test_mlflows_runs_go_to_the_trials_folder_wherever_the_script_sends_them(
+    tmp_path: Path, mode: str, own: bool
+) -> None:
+    made: Any = ModuleType("mlflow.tracking._tracking_service.utils")
+    sent: list[str] = []
+    made.set_tracking_uri, made.get_tracking_uri = sent.append, lambda: sent[-1]
+    made._resolve_tracking_uri = lambda uri=None: uri or made.get_tracking_uri()
+    made._get_store = lambda store_uri=None, artifact_uri=None: store_uri
+    _instrumented(tmp_path, made, mode=mode)
+    server = "http://tracking.example"
+    made.set_tracking_uri(server)
+    kept = f"file://{tmp_path}/mlruns" if own else server
+    assert sent == ([] if own else [server])
+    assert made.get_tracking_uri() == made._resolve_tracking_uri(server) == made._get_store(server) == kept
+
+
+def test_clearml_stays_offline(tmp_path: Path) -> None:
+    told: list[bool] = []
+    made: Any = ModuleType("clearml")
+    offline = classmethod(lambda cls, offline_mode=False: told.append(offline_mode))
+    made.Task = type("Task", (), {"set_offline": offline})
+    _instrumented(tmp_path, made)
+    made.Task.set_offline(offline_mode=False)
+    assert told == [True]
+
+
+def test_plain_python_is_kept_from_the_same_ones() -> None:
+    for name in ("OFF", "LOGINS", "MLFLOW"):
+        assert getattr(sitecustomize, name) == getattr(silenced, name)
 
 
 def test_a_folder_of_runs_that_has_its_name_is_let_be(tmp_path: Path) -> None:

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..patches import patch
 from ..session import Session, StopTrial
 
 Result = TypeVar("Result")
-OFF = "disabled"
+WANDB = "wandb"
+OFF: Mapping[str, tuple[tuple[str, ...], str, object]] = {
+    WANDB: (("init",), "mode", "disabled"),
+    "swanlab": (("init",), "mode", "disabled"),
+    "neptune.metadata_containers": (("Run", "Project", "Model", "ModelVersion"), "mode", "debug"),
+    "neptune_scale.api.run": (("Run",), "mode", "disabled"),
+    "comet_ml": (
+        ("Experiment", "ExistingExperiment", "OfflineExperiment", "ExistingOfflineExperiment"), "disabled", True,
+    ),
+}  # fmt: skip
+"""Module → what begins a run there, and the argument with which that keeps nothing."""
+LOGINS: Mapping[str, tuple[str, ...]] = {"swanlab": ("login",), "comet_ml": ("login", "init")}
+"""What asks a server, or the user, whatever else is said, and gives nothing."""
+MLFLOW = ("mlflow.tracking._tracking_service.utils", "mlflow.tracking._model_registry.utils")
+"""Where MLflow keeps which server its runs and its models go to."""
+RUNS = "mlruns"
+"""In the trial's folder, as the variable has it."""
 SWEEPING = ("sweep", "controller", "agent")
 """What makes a sweep of wandb, and starts its trainings: no variable switches these off, and each asks a server."""
 SWEEPS = (
@@ -20,26 +38,66 @@ SWEEPS = (
 )
 
 
-def silence_wandb(session: Session, module: ModuleType) -> None:
-    """``wandb.init(mode="online")`` reaches the server whatever ``WANDB_MODE`` says: in a trial it gives a run that
-    keeps nothing, as that does. Where wandb isn't installed, a folder of its runs beside the script has its name.
+def silence(session: Session, module: ModuleType) -> None:
+    """``wandb.init(mode="online")`` reaches the server whatever ``WANDB_MODE`` says, and so it is with others: in a
+    trial they give a run that keeps nothing. Where none is installed, a folder of its runs may have its name.
 
     A sweep ends the trial: its trainings each have settings of their own, which nobody but its server knows.
     """
-    if not session.measuring or not session.request.folder or not hasattr(module, "init"):
+    if not session.measuring or not session.request.folder:
         return
-
-    def make(original: Callable[..., Result]) -> Callable[..., Result]:
-        def init(*args: object, **kwargs: object) -> Result:
-            kwargs["mode"] = OFF
-            return original(*args, **kwargs)
-
-        return init
-
-    patch(module, "init", make)
-    for name in SWEEPING:
+    names, argument, off = OFF[module.__name__]
+    for name in names:
+        begins = getattr(module, name, None)
+        if isinstance(begins, type):
+            patch(begins, "__init__", partial(_told, argument, off))
+        elif begins is not None:
+            patch(module, name, partial(_told, argument, off))
+    for name in LOGINS.get(module.__name__, ()):
+        if hasattr(module, name):
+            patch(module, name, lambda original: lambda *args, **kwargs: None)
+    for name in SWEEPING if module.__name__ == WANDB else ():
         if hasattr(module, name):
             patch(module, name, partial(_refused, session, SWEEPS.format(name)))
+
+
+def silence_mlflow(session: Session, module: ModuleType) -> None:
+    """``mlflow.set_tracking_uri`` goes before the variable, and so does what a client is given: in a trial all runs and
+    models go to its folder, as by that.
+    """
+    if not session.measuring or not session.request.folder:
+        return
+    own = (Path(session.request.folder).absolute() / RUNS).as_uri()
+    for name in vars(module).copy():
+        if name in ("set_tracking_uri", "set_registry_uri"):
+            patch(module, name, lambda original: lambda *args, **kwargs: None)
+        elif name in ("get_tracking_uri", "get_registry_uri", "_resolve_tracking_uri", "_resolve_registry_uri"):
+            patch(module, name, lambda original: lambda *args, **kwargs: own)
+        elif name == "_get_store":
+            patch(module, name, lambda original: lambda *args, **kwargs: original(own))
+
+
+def silence_clearml(session: Session, module: ModuleType) -> None:
+    """``Task.set_offline`` goes before the variable, and the script may have set that by itself."""
+    task: Any = getattr(module, "Task", None)
+    if session.measuring and session.request.folder and task is not None:
+        task.set_offline(True)
+        patch(task, "set_offline", lambda original: lambda *args, **kwargs: None)
+
+
+def _told(argument: str, off: object, original: Callable[..., Result]) -> Callable[..., Result]:
+    """Called with that in place of what the script gives for the argument, wherever it stands."""
+    names = list(inspect.signature(original).parameters)
+    place = names.index(argument) if argument in names else len(names)
+
+    def begin(*args: Any, **kwargs: Any) -> Result:
+        if len(args) > place:
+            args = (*args[:place], off, *args[place + 1 :])
+        else:
+            kwargs[argument] = off
+        return original(*args, **kwargs)
+
+    return begin
 
 
 def _refused(session: Session, why: str, original: Callable[..., object]) -> Callable[..., None]:

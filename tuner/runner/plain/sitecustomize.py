@@ -2,8 +2,9 @@
 
 Python imports a module of this name when it starts; the runner puts this folder first on ``PYTHONPATH`` for a run that
 is to show what the script does without autotune. An audit hook sees what Python opens for writing, renames and removes.
-A tracker that heeds an argument more than the variable that switches it off (wandb) is kept from its server: its runs
-keep nothing, as in a trial, and what starts a sweep, or the process that sends, ends this one.
+A tracker that heeds an argument more than the variable that switches it off is kept from its server: its runs
+keep nothing, as in a trial (MLflow's go to the run's folder), and what starts a sweep of wandb, or the process that
+sends for it, ends this one.
 What would touch a file of the user's ends the process, and its path is left in the run's folder; what the script makes
 anew is written down there, to be put aside. Files that are written by C without Python's knowledge aren't seen, so that
 this is tried only where a trial showed that nothing of the user's is written before the failure, and not for longer.
@@ -35,6 +36,19 @@ SILENCED = "silenced.txt"
 BY_LIBRARY = "/by-library"
 """Behind one that an installed package imported, and not the user's code: many do where it is only installed."""
 WANDB = "wandb"
+# As tuner/child/formats/silenced.py has them.
+OFF = {
+    WANDB: (("init",), "mode", "disabled"),
+    "swanlab": (("init",), "mode", "disabled"),
+    "neptune.metadata_containers": (("Run", "Project", "Model", "ModelVersion"), "mode", "debug"),
+    "neptune_scale.api.run": (("Run",), "mode", "disabled"),
+    "comet_ml": (
+        ("Experiment", "ExistingExperiment", "OfflineExperiment", "ExistingOfflineExperiment"), "disabled", True,
+    ),
+}  # fmt: skip
+LOGINS = {"swanlab": ("login",), "comet_ml": ("login", "init")}
+CLEARML = "clearml"
+MLFLOW = ("mlflow.tracking._tracking_service.utils", "mlflow.tracking._model_registry.utils")
 _MADE = "made.jsonl"  # wire.MADE
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_TRUNC
 
@@ -84,11 +98,35 @@ class Guard:
     def _imports(self, module: str) -> None:
         # A module of the package is imported from within it: so the package is there, and not only looked for.
         package, dot, _ = module.partition(".")
-        if module == WANDB:
-            sys.meta_path.insert(0, Quiet(self._withhold))
+        if module in OFF or module in MLFLOW or module == CLEARML:
+            sys.meta_path.insert(0, Quiet(module, self._quieten))
         if dot and package in self._silenced:
             self._silenced.discard(package)
             self._append(SILENCED, package + (BY_LIBRARY if _is_by_library(package) else ""))
+
+    def _quieten(self, module: Any) -> None:
+        """As in a trial; wandb's sweeps, and the process that sends for it, end this one."""
+        if module.__name__ in MLFLOW:
+            _keep_runs(module, f"file://{self._folder}/mlruns")
+            return
+        if module.__name__ == CLEARML:
+            if hasattr(module, "Task"):
+                module.Task.set_offline(True)
+                module.Task.set_offline = lambda *args, **kwargs: None
+            return
+        names, argument, off = OFF[module.__name__]
+        for name in names:
+            begins = getattr(module, name, None)
+            if isinstance(begins, type):
+                begins.__init__ = _told(argument, off, begins.__init__)  # type: ignore[misc]  # of this class, for good
+            elif begins is not None:  # else a folder of its runs
+                setattr(module, name, _told(argument, off, begins))
+        for name in LOGINS.get(module.__name__, ()):
+            if hasattr(module, name):
+                setattr(module, name, lambda *args, **kwargs: None)
+        for name in ("sweep", "controller", "agent") if module.__name__ == WANDB else ():
+            if hasattr(module, name):
+                setattr(module, name, lambda *args, **kwargs: self._withhold("a sweep of its tracker's (wandb)"))
 
     def _opened(self, path: object, mode: object, flags: object) -> None:
         writes = isinstance(flags, int) and flags & _WRITING
@@ -144,17 +182,20 @@ class Guard:
 
 
 class Quiet:
-    """Finds wandb as Python does, once, and switches it off when it has been loaded."""
+    """Finds one module as Python does, once, and has it switched off when it has been loaded."""
 
-    def __init__(self, withhold: Callable[[str], None]) -> None:
-        self._withhold = withhold
+    def __init__(self, name: str, quieten: Callable[[Any], None]) -> None:
+        self._name = name
+        self._quieten = quieten
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """As a finder of the import system; the first one that is asked, for the module that is imported next."""
+        if name != self._name:
+            return None  # what holds it
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         specs = (finder.find_spec(name, path, target) for finder in sys.meta_path)
         spec = next((spec for spec in specs if spec is not None), None)
-        if name == WANDB and spec is not None and hasattr(spec.loader, "exec_module"):
+        if spec is not None and hasattr(spec.loader, "exec_module"):
             self._attend(spec.loader)
         return spec
 
@@ -164,22 +205,36 @@ class Quiet:
         def exec_module(module: Any) -> None:
             del loader.exec_module
             load(module)
-            if hasattr(module, "init"):  # else a folder of its runs
-                self._silence(module)
+            self._quieten(module)
 
         loader.exec_module = exec_module
 
-    def _silence(self, module: Any) -> None:
-        begin = module.init
 
-        @functools.wraps(begin)
-        def init(*args: Any, **kwargs: Any) -> Any:
-            return begin(*args, **{**kwargs, "mode": "disabled"})
+def _told(argument: str, off: object, begin: Any) -> Any:
+    import inspect  # not before it is needed: the script shouldn't find it imported
 
-        module.init = init
-        for name in ("sweep", "controller", "agent"):
-            if hasattr(module, name):
-                setattr(module, name, lambda *args, **kwargs: self._withhold("a sweep of its tracker's (wandb)"))
+    names = list(inspect.signature(begin).parameters)
+    place = names.index(argument) if argument in names else len(names)
+
+    @functools.wraps(begin)
+    def begin_so(*args: Any, **kwargs: Any) -> Any:
+        if len(args) > place:
+            return begin(*args[:place], off, *args[place + 1 :], **kwargs)
+        return begin(*args, **{**kwargs, argument: off})
+
+    return begin_so
+
+
+def _keep_runs(module: Any, own: str) -> None:
+    """MLflow's runs, or models, go to ``own`` whatever they are sent to."""
+    for name in vars(module).copy():
+        if name in ("set_tracking_uri", "set_registry_uri"):
+            setattr(module, name, lambda *args, **kwargs: None)
+        elif name in ("get_tracking_uri", "get_registry_uri", "_resolve_tracking_uri", "_resolve_registry_uri"):
+            setattr(module, name, lambda *args, **kwargs: own)
+    if hasattr(module, "_get_store"):
+        get_store = module._get_store
+        module._get_store = lambda *args, **kwargs: get_store(own)
 
 
 def _now() -> float:
