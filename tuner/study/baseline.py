@@ -21,6 +21,7 @@ from tuner.study.blame import (
     Whose,
     alike,
     fault_text,
+    least_check_s,
     longest_check_s,
     may_be_ours,
     names_file_of_trial,
@@ -51,7 +52,7 @@ def measure_baseline(study: StudyContext) -> None:
     if not baseline.outcome.complete:
         # What is wrong may be mended outside of the script, so it is run again next time.
         study.store.requeue(baseline)
-        _check_budget(study.plan, baseline.outcome)
+        _check_budget(study, baseline.outcome)
         raise baseline_error(baseline.outcome, trial_folder(study.plan.folder, 0) / LOG)
     _check_unit(study, baseline)
     if not study.resumed:
@@ -70,9 +71,12 @@ def measure_baseline(study: StudyContext) -> None:
     study.knowledge = with_arguments(knowledge, bound_knobs(study.placeholders))
 
 
-def _check_budget(plan: StudyPlan, outcome: Outcome) -> None:
+def _check_budget(study: StudyContext, outcome: Outcome) -> None:
     """Raises ``UntunableError`` where the time of the whole study didn't suffice for the script as written."""
-    if outcome.reason == "deadline" and plan.budget_s is not None and plan.budget_s <= plan.limits.trial_timeout_s:
+    plan = study.plan
+    if outcome.reason != "deadline" or plan.budget_s is None:
+        return
+    if plan.budget_s <= plan.limits.trial_timeout_s or not study.time.left_s:
         minutes = math.ceil(RUNS_AT_LEAST * plan.budget_s / 60)
         raise UntunableError(
             f"the budget of {seconds_text(plan.budget_s)} ended while the script as written was measured:"
@@ -112,11 +116,17 @@ def _without_fault(study: StudyContext, baseline: Trial, failed: Outcome) -> Tri
     study.store.requeue(baseline)
     request = study.executor.request_of(baseline, study.knowledge, plan.window)
     check_failure(failed, plan)
-    study.note(
-        f"the script as written fails; to see whose fault that is, it is run again without autotune's instruments,"
-        f" at most {seconds_text(longest_check_s(failed))} at a time"
-    )
-    verdict = Inquiry(request, failed, plan.folder / CHECKS, study.executor.check).verdict()
+
+    def left_s() -> float:
+        return math.inf if study.time.left_s is None else study.time.left_s
+
+    longest_s = min(longest_check_s(failed), left_s())
+    if longest_s >= least_check_s(failed):
+        study.note(
+            f"the script as written fails; to see whose fault that is, it is run again without autotune's instruments,"
+            f" at most {seconds_text(longest_s)} at a time"
+        )
+    verdict = Inquiry(request, failed, plan.folder / CHECKS, study.executor.check, left_s).verdict()
     study.sources.check(failed.knowledge.module_hashes)  # another version tells nothing of the fault
     if verdict.whose is not Whose.OURS:
         raise blame_error(failed, verdict, trial_folder(plan.folder, 0) / LOG)
@@ -132,6 +142,8 @@ def _without_fault(study: StudyContext, baseline: Trial, failed: Outcome) -> Tri
         if trial.outcome is not None and trial.outcome.complete:
             return trial
         study.store.requeue(trial)
+        if trial.outcome is not None:
+            _check_budget(study, trial.outcome)
     raise blame_error(failed, verdict, trial_folder(plan.folder, 0) / LOG, plan.folder / FAULT)
 
 
@@ -177,6 +189,8 @@ def blame_error(
             hint=f"the path that it names is the trial's, in place of one of yours; {_WITHOUT_FILES}",
             traceback_text=failed.with_ours or failed.traceback_text,
         )
+    if verdict.lacked_s:
+        return _lacks_time(failed, verdict, log)
     if verdict.obstacle:
         return UserScriptError(
             f"the script fails in a trial: {failed.detail}",
@@ -202,6 +216,17 @@ def blame_error(
         names = " and ".join(verdict.off)
         error.hint = f"{error.hint}; so it fails with {names} off, as in trials: an argument may leave that out"
     return error
+
+
+def _lacks_time(failed: Outcome, verdict: Verdict, log: Path) -> UserScriptError:
+    """The error where the budget had no time for what was to show whose fault a failure is."""
+    lacks, minutes = seconds_text(math.ceil(verdict.lacked_s)), math.ceil(RUNS_AT_LEAST * failed.seconds / 60)
+    return UserScriptError(
+        f"the script fails in a trial: {failed.detail}",
+        hint=f"whose fault that is isn't known: the budget lacks {lacks} for the run that was to show it, and a"
+        f" study has many more: give it --budget {minutes}m at least; all that it printed is in {log}",
+        traceback_text=failed.traceback_text,
+    )
 
 
 def _loop_s(baseline: Outcome) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -88,7 +89,7 @@ class Verdict:
     through them, or names them, or shows nothing of where it comes from. ``account`` says for people what was run, and
     what it came to. ``obstacle``: which run that was to decide came to nothing, by the machine, and how; "" for none.
     ``off``: trackers of the script's own that were off, and of which the failure shows nothing: what they gave may be
-    missing all the same.
+    missing all the same. ``lacked_s``: what the study's budget lacked for a run that was to decide; 0.0 for nothing.
     """
 
     whose: Whose
@@ -98,6 +99,7 @@ class Verdict:
     silenced: tuple[str, ...] = ()
     obstacle: str = ""
     off: tuple[str, ...] = ()
+    lacked_s: float = 0.0
 
 
 def may_be_ours(outcome: Outcome) -> bool:
@@ -128,24 +130,35 @@ def longest_check_s(failed: Outcome) -> float:
     return TIMES * failed.seconds + MARGIN_S
 
 
+def least_check_s(failed: Outcome) -> float:
+    """How long it has to be able to take, so that it tells anything where it doesn't fail."""
+    return failed.seconds + PLAIN_MARGIN_S
+
+
 class Inquiry:
     """Runs the script as written again, with ever other watches. ``request`` is that of the run that ``failed``.
 
-    ``folder`` is for the runs' folders, ``run`` does one of them and raises ``Interrupted``.
+    ``folder`` is for the runs' folders, ``run`` does one of them and raises ``Interrupted``. ``left_s`` gives the
+    seconds that the study has left: a run is ended with them, and none begins that may not show the failure by then.
     """
 
     def __init__(
-        self, request: TrialRequest, failed: Outcome, folder: Path, run: Callable[[TrialRequest], Outcome]
-    ) -> None:
+        self, request: TrialRequest, failed: Outcome, folder: Path, run: Callable[[TrialRequest], Outcome],
+        left_s: Callable[[], float] = lambda: math.inf,
+    ) -> None:  # fmt: skip
         self._request = request
         self._failed = failed
         self._folder = folder
         self._run = run
+        self._left_s = left_s
         self._account: list[str] = []
         self._spent_s = 0.0
 
     def verdict(self) -> Verdict:
         """Whose fault the failure is, and without which watches the script runs."""
+        lacked_s = self._lacked_s(_BARE, least_check_s(self._failed))
+        if lacked_s:
+            return Verdict(Whose.OPEN, account=tuple(self._account), lacked_s=lacked_s)
         bare = self._bare()
         if self._decides_nothing(_BARE, bare):
             return Verdict(Whose.OPEN, account=tuple(self._account), obstacle=f"{_BARE}: {bare.detail}")
@@ -155,6 +168,9 @@ class Inquiry:
         if any(map(os.path.lexists, written)):
             return Verdict(Whose.OPEN, account=tuple(self._account))
         longest_s = max(self._failed.seconds, bare.seconds) + PLAIN_MARGIN_S
+        lacked_s = self._lacked_s(_PLAIN, longest_s)
+        if lacked_s:
+            return Verdict(Whose.OPEN, account=tuple(self._account), lacked_s=lacked_s)
         plain = self._check(_PLAIN, plain=True, made=tuple(written), longest_s=longest_s)
         if self._decides_nothing(_PLAIN, plain):
             obstacle = f"{_PLAIN}: {plain.detail}" if plain.reason != WITHHELD_REASON else ""
@@ -168,6 +184,13 @@ class Inquiry:
         whose = Whose.OPEN if silenced else Whose.SCRIPT
         off = tuple(sorted(name for name, by_user in imported.items() if by_user or self._is_named(name)))
         return Verdict(whose, plain, (), tuple(self._account), silenced, off=off)
+
+    def _lacked_s(self, name: str, needed_s: float) -> float:
+        """What is missing of the seconds that a run needs to tell anything; 0.0 where none are."""
+        lacked_s = max(0.0, needed_s - self._left_s())
+        if lacked_s:
+            self._account.append(f"{name}: the budget has no time for it")
+        return lacked_s
 
     def _is_named(self, tracker: str) -> bool:
         """Whether the script names it. What a library has imported before the script does isn't imported again."""
@@ -208,6 +231,8 @@ class Inquiry:
         for watch in self._suspects():
             if self._spent_s > max(SEARCH_S, SEARCH_TIMES * self._failed.seconds):
                 break
+            if self._lacked_s(f"without {watch}", least_check_s(self._failed)):
+                break
             if not may_be_ours(self._check(f"without {watch}", off | {watch})):
                 yield off | {watch}
                 break
@@ -226,7 +251,7 @@ class Inquiry:
         self, name: str, without: frozenset[Watch] = frozenset(), *, plain: bool = False, made: tuple[str, ...] = (),
         longest_s: float | None = None,
     ) -> Outcome:  # fmt: skip
-        longest_s = longest_check_s(self._failed) if longest_s is None else longest_s
+        longest_s = min(longest_check_s(self._failed) if longest_s is None else longest_s, self._left_s())
         limits = replace(self._request.limits, trial_timeout_s=longest_s, no_progress_s=longest_s)
         folder = self._folder_of(name)
         request = replace(self._request, folder=folder, without=without, plain=plain, made=made, limits=limits)

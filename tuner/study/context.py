@@ -39,6 +39,8 @@ ROTATION_SHARE = 0.5
 """Of the time for searching, after which a rotation is ended: nobody knows how slow its slowest config is."""
 TAKE_AHEAD = frozenset({JAX, TENSORFLOW})
 """Of a device's own memory these take most before they need it: a second process has what is left."""
+AFTER_DEADLINE_S = 3.0
+"""A baseline that the study's time ends does so by its own limit: that says how far it came."""
 GROWS = "memory_growth"
 """TensorFlow's knob, by which it takes what it needs."""
 FITTED = "keras"
@@ -179,12 +181,13 @@ class StudyContext:
         rates = self.plan.objective.is_rate and trial.phase is Phase.SEARCH
         raced = [each.measurement for each in self.searched if each.phase is Phase.SEARCH and each.measurement]
         race = Race(self.track.gain(rival) if rates else None, scatter_of(raced)) if turns else None
+        left_s = math.inf if self.time.left_s is None else self.time.left_s
         return self._kept(
             [trial],
             lambda: [
                 self.executor.execute(
                     trial, self.knowledge, window, time_for=time_to_repeat, race=race, ends_by=self._ends_by(trial),
-                    rotation=configs,
+                    rotation=configs, left_s=left_s,
                 )
             ],
         )[0]
@@ -225,14 +228,16 @@ class StudyContext:
         return self.knowledge.framework == FITTED
 
     def _ends_by(self, trial: Trial) -> float:
-        """The moment by which a search trial or a rotation has to be through, so that others have their time; none for
-        the rest.
+        """The moment by which a trial has to be through: of the search and a rotation so that others have their time,
+        of what comes before them the end of the study's. What proves has limits of its own.
 
         Nobody knows what it takes to compile a config. It has as long as a usual trial in any case.
         """
         time = self.time
-        if trial.phase not in (Phase.SEARCH, Phase.ANCHOR, Phase.ROTATION) or time.left_s is None:
+        if time.left_s is None or trial.phase in (Phase.SCREEN, Phase.FINALS):
             return math.inf
+        if trial.phase in (Phase.BASELINE, Phase.PROBE):
+            return monotonic() + time.left_s + AFTER_DEADLINE_S
         if trial.phase is Phase.ROTATION:
             return monotonic() + ROTATION_SHARE * (time.search_s() or 0.0)
         most_s = max(time.left_s - time.reserved_s(), time.runs.trial_s())

@@ -73,15 +73,17 @@ class TrialExecutor:
         race: Race | None = None,
         ends_by: float = math.inf,
         rotation: Sequence[Config] = (),
+        left_s: float = math.inf,
     ) -> Outcome:
         """The trial's outcome; its records are in the trial's folder then.
 
         ``knowledge`` is what the child is told of the script. ``time_for`` says whether there is time for another run
         of so many seconds, should this one be contaminated. With a ``race`` it takes turns with the script as written,
-        where it can. ``ends_by``, ``rotation``: see ``TrialRequest``. Raises ``Interrupted``, ``StorageError`` and
-        ``InfrastructureError``.
+        where it can. ``ends_by``, ``rotation``: see ``TrialRequest``; ``left_s``: of the study's time. Raises
+        ``Interrupted``, ``StorageError`` and ``InfrastructureError``.
         """
-        request = replace(self.request_of(trial, knowledge, window), ends_by=ends_by, rotation=tuple(rotation))
+        request = self.request_of(trial, knowledge, window, left_s)
+        request = replace(request, ends_by=ends_by, rotation=tuple(rotation))
         if trial.phase is Phase.SCREEN:
             return self._run([request])[0]  # losses, which no other process changes
         if trial.phase is Phase.ROTATION:
@@ -111,14 +113,16 @@ class TrialExecutor:
         """The memory that the script as written takes already, where it is alive between trials."""
         return self._runner.kept_bytes
 
-    def request_of(self, trial: Trial, knowledge: Knowledge, window: Window) -> TrialRequest:
+    def request_of(
+        self, trial: Trial, knowledge: Knowledge, window: Window, left_s: float = math.inf
+    ) -> TrialRequest:  # fmt: skip
         """What the runner is asked for the trial. A watch that breaks the script stays out of every trial.
 
-        What is measured first takes no longer than the whole study may.
+        What is measured first takes no longer than the whole study may, or than what is left of its time.
         """
         plan, given, limits = self._plan, knowledge.given(trial.config), self._plan.limits
         if trial.phase is Phase.BASELINE and plan.budget_s is not None:
-            limits = replace(limits, trial_timeout_s=min(limits.trial_timeout_s, plan.budget_s))
+            limits = replace(limits, trial_timeout_s=min(limits.trial_timeout_s, plan.budget_s, left_s))
         return TrialRequest(
             trial_folder(plan.folder, trial.number), replace(plan.script, argv=render(plan.script.argv, given)),
             plan.device, trial.config, knowledge, window, limits, trial.seed,

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 from support import worlds
 
-from tuner.errors import UntunableError
+from tuner.child.watch import Watch
+from tuner.errors import AutotuneError, UntunableError, UserScriptError
 from tuner.formatting import seconds_text
 from tuner.model import Outcome, OutcomeKind
 from tuner.runner.request import Runner, TrialRequest
 from tuner.search.structured import StructuredSampler
+from tuner.study.blame import ALL
 from tuner.study.run import run_study
 
 
@@ -37,7 +39,7 @@ def test_a_short_budget_bounds_what_is_measured_first(tmp_path: Path, budget_s: 
         run_study(
             worlds.plan(tmp_path, budget_s=budget_s), slow, StructuredSampler(), lambda event: None, threading.Event()
         )
-    assert slow.limits == [limit_s]
+    assert slow.limits == pytest.approx([limit_s], abs=5)  # less what it took to begin
     if budget_s == limit_s:
         assert raised.value.message == (
             f"the budget of {seconds_text(limit_s)} ended while the script as written was measured: not through after"
@@ -46,3 +48,42 @@ def test_a_short_budget_bounds_what_is_measured_first(tmp_path: Path, budget_s: 
         assert raised.value.hint is not None and raised.value.hint.endswith("7m" if limit_s == 40 else "20m")
     else:
         assert raised.value.hint == "give a trial more time with --trial-timeout"
+
+
+class Broken(Runner):
+    """The script fails after a while, but without any watch: then it runs until it is ended. Time passes by that."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.runs: list[float] = []
+
+    def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
+        """As the limit says, at the latest."""
+        fails, limit_s = not request.without >= ALL - {Watch.FILES}, request.limits.trial_timeout_s
+        seconds = min(30.0, limit_s) if fails else limit_s
+        self.now += seconds
+        self.runs.append(seconds)
+        if fails:
+            return Outcome(OutcomeKind.USER_ERROR, "script-raised", "KeyError: 1", "KeyError: 1", seconds=seconds)
+        return Outcome(OutcomeKind.TIMED_OUT, "deadline", "not through: still in its start", seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "runs", "error", "said"),
+    [
+        (45.0, [30.0], UserScriptError, "the budget lacks 18 s for the run that was to show it, and a study has many"),
+        (140.0, [30.0, 70.0, 30.0, 10.0], UntunableError, "the budget of 2 min 20 s ended while the script as written"),
+    ],
+)
+def test_whose_fault_a_failure_is_is_looked_for_within_the_budget(
+    tmp_path: Path, budget_s: float, runs: list[float], error: type[AutotuneError], said: str
+) -> None:
+    """A study of 2:20 took 3:18, most of it in runs that were to show that."""
+    broken = Broken()
+    with pytest.raises(error) as raised:
+        run_study(
+            worlds.plan(tmp_path, budget_s=budget_s), broken, StructuredSampler(), lambda event: None,
+            threading.Event(), clock=lambda: broken.now,
+        )  # fmt: skip
+    assert broken.runs == runs and broken.now <= budget_s
+    assert said in f"{raised.value.message} {raised.value.hint}"
