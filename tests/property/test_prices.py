@@ -58,6 +58,16 @@ def test_the_first_name_that_has_a_price_counts_and_a_mistyped_one_is_found() ->
     assert prices.meant("an abacus") == ""
 
 
+@pytest.mark.parametrize(
+    ("entry", "meant"), [("H200", True), ("h200 nvl", True), ("cuda", True), ("NVIDIA H100", False), ("", False)]
+)
+def test_a_part_of_the_name_and_the_kind_are_found_as_well(entry: str, meant: bool) -> None:
+    """A price per kind of device, or per model without its maker, said no more than that there was none."""
+    prices = Prices("prices.toml", {entry: 1.0})
+    assert prices.of("NVIDIA H200 NVL") is None
+    assert prices.meant("NVIDIA H200 NVL", "cuda") == (entry if meant else "")
+
+
 def test_prices_are_found_in_the_file_or_the_study_toml_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert find_prices(None) == Prices()

@@ -78,5 +78,5 @@ def _names(profile: OnDevice) -> tuple[str, ...]:
 
 
 def _why_unpriced(profile: OnDevice, prices: Prices) -> str:
-    meant = prices.meant(*_names(profile))
+    meant = prices.meant(*_names(profile), profile.device.kind)
     return f"{prices.file} has none for {profile.shown!r}" + (f"; is its {meant!r} meant for it?" if meant else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,10 +28,16 @@ class Prices:
         return next((self.per_hour[name] for name in names if name in self.per_hour), None)
 
     def meant(self, *names: str) -> str:
-        """The entry of the table that may mean one of these names, mistyped; "" where none looks like it."""
+        """The entry of the table that may mean one of these names, mistyped, or a part of it ("h200"); "" for none."""
         known = {name.casefold(): name for name in self.per_hour}
         close = (difflib.get_close_matches(name.casefold(), known, n=1, cutoff=0.9) for name in names)
-        return next((known[matches[0]] for matches in close if matches), "")
+        mistyped = next((known[matches[0]] for matches in close if matches), "")
+        parts = (known[entry] for name in names for entry in known if _words(entry) and _words(entry) <= _words(name))
+        return mistyped or next(parts, "")
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall(r"\w+", name.casefold()))
 
 
 def find_prices(path: str | None) -> Prices:
