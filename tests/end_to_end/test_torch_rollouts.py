@@ -170,3 +170,59 @@ def test_what_a_fold_is_validated_on_is_set_apart_though_another_one_trains_on_i
     trial.end()
     flagged = [block["flagged"] for block in trial.log.of("block")]
     assert sum(flagged) == 3 * epochs
+
+
+def test_so_it_is_where_a_part_of_a_fold_was_scored_before_the_first_step(begin: Callable[..., Any]) -> None:
+    """As trainers do to see that it works. What came later passed for a rollout, as if training had begun with it."""
+    torch.manual_seed(0)
+    folds = torch.rand(3, ROLLOUT, 12)
+    trial = begin()
+    model = torch.nn.Linear(12, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def score(held_out: Any) -> None:
+        with torch.no_grad():
+            for rows in held_out.split(BATCH // 4):
+                model.eval()(rows)
+
+    score(folds[0][:BATCH])
+    for held_out in range(3):
+        for rows in torch.cat([fold for number, fold in enumerate(folds) if number != held_out]).split(BATCH):
+            optimizer.zero_grad()
+            model.train()(rows).square().mean().backward()
+            optimizer.step()
+        score(folds[held_out])
+    trial.end()
+    assert sum(block["flagged"] for block in trial.log.of("block")) == 3
+
+
+def _flagged_late(begin: Callable[..., Any], look: Callable[[Any, Any], Any]) -> list[bool]:
+    """Imitates for longer than rollouts are usually waited for, then goes on with what it looked at in between."""
+    torch.manual_seed(0)
+    trial = begin()
+    policy, shown = Policy(), torch.randint(0, 256, (4 * ROLLOUT, 12), dtype=torch.uint8)
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.01)
+    for _ in range(1 + rollouts.EARLY // (4 * ROLLOUT // BATCH)):
+        _train(policy, optimizer, shown)
+    for _ in range(4):
+        with torch.no_grad():
+            seen = look(policy.eval(), shown)
+        _train(policy, optimizer, torch.cat((seen, shown[:ROLLOUT])))
+    trial.end()
+    return [block["flagged"] for block in trial.log.of("block")]
+
+
+def test_who_imitates_first_rolls_out_as_well(begin: Callable[..., Any]) -> None:
+    """As DAgger does: all of its rollouts were set apart, and its rate was that of its training alone."""
+    assert sum(_flagged_late(begin, lambda policy, shown: _roll(policy))) == 1, "the first one shows it"
+
+
+def test_a_late_look_at_what_is_trained_on_is_no_rollout(begin: Callable[..., Any]) -> None:
+    """Row by row, at some of the training data: not all of them were seen by then."""
+
+    def look(policy: Any, shown: Any) -> Any:
+        for row in shown[torch.randperm(len(shown))[:ROLLOUT]].split(1):
+            policy(row)
+        return shown[:ROLLOUT]
+
+    assert sum(_flagged_late(begin, look)) == 4

@@ -21,7 +21,9 @@ from .types import Module
 SHOWN_BY = 8
 """Rows that were asked about and trained on next, after which it is a rollout."""
 EARLY = 64
-"""Calls to train by which a rollout has begun: what is looked at later, and not before, is validated on."""
+"""Calls to train by which a rollout has begun: what is looked at later, and not before, is validated on. But not where
+that is one row at a time, as by who imitates first and then acts (DAgger), and none of those were trained on.
+"""
 MOST_CALLS = 512
 """To train, that are looked at: on a card each look waits for it."""
 MOST_S = 0.5
@@ -60,6 +62,8 @@ class RolloutWatch:
         self._known: set[str] = set()
         self._fewest = self._most_trained = 0  # rows of a call without gradients, and of one to train
         self._shown: dict[weakref.ref[Module], int] = {}
+        self._acts_first = self._is_late = False
+        self._looked_back_at = -1
         self._calls = 0
         self._looked_s = 0.0
 
@@ -68,15 +72,23 @@ class RolloutWatch:
         if module in self._roll:
             return True
         again = self._calls not in self._asked_at
-        if self._looks(EARLY) if not self._fewest else (len(self._asked) < MOST_ROWS or again) and self._looks():
+        has_room = not self._fewest or len(self._asked) < MOST_ROWS or again
+        if has_room and self._looked_back_at != self._calls and self._looks():
             tensor = self._tensor(given)
             size = self._size(tensor)
-            if size and (not self._most_trained or 2 * size <= self._most_trained):
+            self._is_late |= not self._fewest and self._calls >= EARLY
+            is_small = size == 1 if self._is_late else not self._most_trained or 2 * size <= self._most_trained
+            if size and is_small:
                 self._fewest = min(self._fewest or size, size)
-                self._remember(module, set(self._rows(tensor)) - self._known, size)
+                self._remember(module, set(self._rows(tensor)), size)
         return False
 
     def _remember(self, module: Module, rows: set[str], size: int) -> None:
+        if self._is_late and rows & self._known:
+            self._looked_back_at = self._calls  # at what it was trained on: what else it is asked now is no rollout's
+            self._asked = {row: asked for row, asked in self._asked.items() if asked.at != self._calls}
+            return
+        rows -= self._known
         model = weakref.ref(module)
         self._asked_at.setdefault(self._calls, Counter())[model] += size
         known = {self._asked[row].at for row in rows if row in self._asked} - {self._calls}
@@ -114,8 +126,13 @@ class RolloutWatch:
                 return
 
     def _may_be_acting(self, asked: _Asked, size: int) -> bool:
-        """Few rows at a time; and where training came first, few before it goes on: else a fold was validated on."""
-        return 2 * asked.size <= size and (0 in self._asked_at or self._asked_at[asked.at][asked.model] < size)
+        """One row at a time, or few; where training came first, few before it goes on: else a fold was validated on.
+
+        Training came second where it begins with what was asked about before it, and not with a fold scored untrained.
+        """
+        self._acts_first |= not asked.at and len(self._asked_at) == 1
+        few = self._acts_first or asked.size == 1 or self._asked_at[asked.at][asked.model] < size
+        return 2 * asked.size <= size and few
 
     def _looks(self, most: int = MOST_CALLS) -> bool:
         return not self._roll and self._calls < most and self._looked_s < MOST_S and self.is_open()
