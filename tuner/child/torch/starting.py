@@ -48,6 +48,12 @@ _ONCE = frozenset({
     "Popen", "check_call", "check_output", "system", "train", "fit", "main",
 })  # fmt: skip
 """Names of what a script calls once: runs, processes, folders, a training."""
+_DEFAULTS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
+    ("torch", "get_default_dtype", "torch.float32", ("set_default_dtype", "set_default_tensor_type")),
+    ("torch", "get_default_device", "cpu", ("set_default_device",)),
+)
+"""What data are made as where nothing else is said: module, who tells it, what an import finds, and who sets it."""
+X64 = "jax_enable_x64"
 _DEFINES = (
     ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign, ast.Pass
 )  # fmt: skip
@@ -88,7 +94,7 @@ def is_beside_threads(session: Session, given: Arguments) -> bool:
 
 def refusals(given: Arguments) -> dict[str, str]:
     """Knob → why such a loader can have no workers; {} where they can be started anew."""
-    why = why_unimportable() or _why_other_variables(given) or _why_unpicklable(given)
+    why = why_unimportable() or _why_other_variables(given) or _why_other_defaults() or _why_unpicklable(given)
     return {**dict.fromkeys(WORKERS, NO_WORKERS), "num_workers": why} if why else {}
 
 
@@ -201,6 +207,32 @@ def _why_other_variables(given: Arguments) -> str:
     except Exception:  # the user's own classes may raise anything
         name = "what its data hold"
     return f"{NO_FORK}, and those started anew may not have {name} as the script has set it" if name else ""
+
+
+def _why_other_defaults() -> str:
+    """A process that is started anew has the defaults of its libraries as an import leaves them: its data would be
+    other numbers, and nobody would see that either.
+    """
+    for module, told_by, imported, setters in _DEFAULTS:
+        tells = getattr(sys.modules[module], told_by, None)
+        if tells is not None and str(tells()) != imported and not _is_set_by_import(setters):
+            return f"{NO_FORK}, and those started anew wouldn't have what {setters[0]} was given"
+    jax: Any = sys.modules.get("jax")
+    config = getattr(jax, "config", None)
+    by_environment = os.environ.get(X64.upper(), "").lower() in ("1", "true", "t", "yes", "y", "on")
+    if getattr(config, X64, False) and not by_environment and not _is_set_by_import((X64,)):
+        return f"{NO_FORK}, and those started anew wouldn't have {X64}"
+    return ""
+
+
+def _is_set_by_import(setters: Sequence[str]) -> bool:
+    """Whether an import of the script sets it, too: by a name, or a word, that a statement of its own holds."""
+    tree = parsed(str(getattr(sys.modules.get("__main__"), "__file__", "")))
+    return any(
+        {getattr(node, name, None) for name in ("id", "attr", "value")} & set(setters)
+        for statement in tree.body if isinstance(statement, (ast.Expr, ast.Assign))
+        for node in ast.walk(statement) if isinstance(node, (ast.Name, ast.Attribute, ast.Constant))
+    )  # fmt: skip
 
 
 class _Counting:

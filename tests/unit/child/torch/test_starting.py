@@ -6,9 +6,11 @@ import linecache
 import multiprocessing
 import os
 import resource
+import sys
 import threading
 import tracemalloc
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -127,3 +129,21 @@ def test_workers_start_as_the_script_says_where_it_says_so(monkeypatch: pytest.M
     monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none=False: "forkserver")
     given = {"num_workers": 2}
     assert not start_anew(given) and "multiprocessing_context" not in given
+
+
+@pytest.mark.parametrize(("imports", "named"), [(False, "set_default_dtype"), (True, "")])
+def test_a_default_that_only_the_script_has_set_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, imports: bool, named: str
+) -> None:
+    """Workers made float32 of what the script made float64 by itself, and nothing told of it."""
+    setting = "torch.set_default_dtype(torch.float64)"
+    text = f'import torch\n{setting if imports else ""}\nif __name__ == "__main__":\n    {setting}\n    made()\n'
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    script = ModuleType("__main__")
+    script.__file__ = str(path)
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    try:
+        assert (named in why(tmp_path, text)) if named else why(tmp_path, text) == ""
+    finally:
+        torch.set_default_dtype(torch.float32)
