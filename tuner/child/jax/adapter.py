@@ -18,6 +18,7 @@ from .evidence import Observation, why_no_step
 from .lead import Lead
 from .patches import Instrumentation
 from .products import ProductWatch
+from .reads import ReadWatch
 from .seeds import seed
 from .steps import StepWatch
 
@@ -38,6 +39,7 @@ class JaxAdapter(Adapter):
     def __init__(self, session: Session) -> None:
         self.session = session
         self.compiling = CompileWatch(session)
+        self.reads = ReadWatch(session)
         self.client = ClientWatch(session)
 
     @property
@@ -61,6 +63,7 @@ class JaxAdapter(Adapter):
         self._products.install()
         self.client.install()
         if session.measuring:
+            self.reads.install()
             self.compiling.install(jax)
             self.steps.tracing.count = lambda: self.compiling.traces
             self.compiling.compiled = self.steps.tracing.compiled
@@ -132,5 +135,6 @@ class JaxAdapter(Adapter):
         if self.session.may_be_of(FRAMEWORK):
             watches = self.compiling, self.client
             Observation(self.session, self._jax, self.steps, *watches, products=self._products).observe()
+            self.reads.remark()
         elif self.session.trained_by == ABOVE and sys.modules[ABOVE].backend.backend() == FRAMEWORK:
             self.compiling.observe()
