@@ -90,6 +90,28 @@ def test_each_side_of_the_loop_runs_by_itself(train: Callable[..., Any], side: s
     assert len(told["val_mae"]) == 4
 
 
+LOSSES = """
+    import os
+    os.environ["KERAS_BACKEND"] = "jax"
+    import keras, numpy
+    x, y = numpy.ones((200, 4), "float32"), numpy.arange(200, dtype="float32")
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+    model.compile(keras.optimizers.SGD(0.0), "mse")
+    model.fit(x, y, batch_size=20, epochs=2, shuffle=False, verbose=0)
+"""
+
+
+def test_a_loss_on_jax_is_that_of_the_steps_since_the_last_one(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """It was the mean over the epoch so far, which hardly moves at its end: a screen saw half of what a config lost."""
+    ran = run_child(write_script(LOSSES), window={**WHOLE, "block_s": 0.0})
+    assert ran.returncode == 0, ran.output
+    of = [sum(number**2 for number in range(first, first + 20)) / 20 for first in range(0, 200, 20)]
+    expected = [(of[0] + of[1]) / 2, *of[2:], *of]  # with the first step nothing is read
+    assert [loss["value"] for loss in ran.of("loss")] == pytest.approx(expected, rel=1e-4)
+
+
 PRECISE = """
     import os, sys
     os.environ["KERAS_BACKEND"] = sys.argv[1]

@@ -6,10 +6,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
+from typing import Any
 
+from ..jax.lead import Lead
 from ..patches import patch
 from ..records import ProbeSide
 from ..session import Session
+from ..sources import Reader
 from ..tensorflow.counters import plain_variable
 from ..tensorflow.types import Strategy, Structure, Tensor, Variable
 
@@ -121,14 +124,22 @@ def _leading(tf: ModuleType, value: object) -> Tensor:
 class BatchCounters:
     """Counts and times batches that pass through Python, those of the jax and torch backends, while ``counting``.
 
-    ``fetching``: whether the next one is waited for.
+    ``fetching``: whether the next one is waited for. ``lead``: tells how long what computes had nothing to do
+    meanwhile, where it may be behind Keras.
     """
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.lead = Reader()
         self.counting = False
         self.fetching = False
         self.largest = 0
+
+    def runs_ahead(self, newest: Callable[[], Iterable[Any]]) -> None:
+        """JAX gives Keras its results before they are there, on each of its devices; ``newest`` are those of a step."""
+        self.session.clock.asynchronous = True
+        if not self.lead.is_there:
+            self.lead = Lead(newest, sys.modules["jax"].block_until_ready)
 
     def install(self, iterators: type) -> None:
         """Patches the backend's iterator over an epoch."""
@@ -146,13 +157,15 @@ class BatchCounters:
     def _counted(self, batches: Iterator[Structure], start_s: float) -> Iterator[Structure]:
         clock = self.session.clock
         began, self.fetching = time.perf_counter() - start_s, True
+        self.lead.fetch_begins()
         try:
             for batch in _first_of(batches) if self.session.request.probe is ProbeSide.COMPUTE else batches:
                 size, self.fetching = leading_dimension(batch), False
                 self.largest = max(self.largest, size)
-                clock.add_samples(size, time.perf_counter() - began)
+                clock.add_samples(size, self.lead.idle_s(time.perf_counter() - began))
                 yield batch
                 clock.fetch_begins()
+                self.lead.fetch_begins()
                 began, self.fetching = time.perf_counter(), True
         finally:
             self.fetching = False

@@ -127,13 +127,13 @@ class Observation:
     def _device(self) -> None:
         """That of the library which computes: TensorFlow may be here for its datasets alone."""
         backend, device, session = self.watches.backend, self.session.device, self.session
-        library = sys.modules.get(backend)
-        if library is None:
+        if (library := sys.modules.get(backend)) is None:
             return
         if backend == "torch":
             missing = device.torch_missing(library)
         else:
-            missing = device.jax_missing(library) if backend == "jax" else device.tensorflow_missing(library)
+            on = self.steps.newest.platforms if self.steps is not None else ()
+            missing = device.jax_missing(library, on) if backend == "jax" else device.tensorflow_missing(library)
         if backend == "tensorflow" and self.watches.strategies is not None:
             missing = missing or self.watches.strategies.unused(self.call is not None)
         if missing:

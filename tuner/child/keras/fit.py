@@ -18,14 +18,14 @@ from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.loops import LoopWatch
 from ..tensorflow.types import Result
 from . import callbacks
-from .fit_call import FitCall
+from .fit_call import FitCall, Nesting
 from .masks import MaskWatch
 from .model import accumulation_of, has_own_step, makes_own_function
 from .obstacles import ObstacleWatch
 from .on_batch import OnBatchWatch
 from .rates import EFFECTIVE_BATCH, RateWatch
 from .split import OWN_LOSS, OWN_PARTS, SplitWatch
-from .steps import Nesting, StepWatch
+from .steps import StepWatch
 from .trajectory import TrajectoryWatch
 from .types import Callback, Logs, Model
 

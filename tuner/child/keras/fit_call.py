@@ -1,4 +1,4 @@
-"""One call of ``Model.fit``: what the script passed, and which knobs it leaves no room for."""
+"""One call of ``Model.fit``: what the script passed, which knobs it leaves no room for, and what runs within it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,19 @@ from dataclasses import dataclass, field
 from ..records import Value
 from .model import makes_own_function
 from .types import Model
+
+
+class Nesting:
+    """Which of a model's methods run now, one within the other."""
+
+    def __init__(self) -> None:
+        self.fits = 0
+        self.evaluations = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether a method of a model runs: what happens meanwhile is Keras' own, not the script's loop."""
+        return self.fits > 0 or self.evaluations > 0
 
 
 @dataclass

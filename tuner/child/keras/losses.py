@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import SupportsFloat, TypeVar
+from collections.abc import Mapping
+from typing import Any, SupportsFloat, TypeVar
 
 from .types import Model
 from .watches import Watches
@@ -34,8 +35,9 @@ class LossReader:
             if loss is None and loops is not None:
                 loss, others = loops.take_loss(), loops.other_losses.take()
             return others if loss is None else {"": loss, **others}
-        # jax holds the metrics' state elsewhere while it trains.
-        totals = self._totals(watches, fits.call.model) if fits.backend != "jax" else {}
+        # JAX holds the metrics' state elsewhere while it trains.
+        elsewhere = fits.steps.newest.metrics_of(fits.call.model) if fits.backend == "jax" else None
+        totals = self._totals(watches, fits.call.model, elsewhere)
         if totals:
             before, self._before = self._before, totals
             return {
@@ -47,12 +49,23 @@ class LossReader:
         figures = {name: value for name, value in logs.items() if "loss" in name and isinstance(value, SupportsFloat)}
         return {name: float(value) for name, value in _whole_or_all(figures).items()}
 
-    def _totals(self, watches: Watches, model: Model) -> dict[str, tuple[float, float]]:
-        """Sum and count of the losses in this epoch, by name; none where no metric holds them."""
-        if watches.keras is None:
+    def _totals(
+        self, watches: Watches, model: Model, elsewhere: Mapping[int, object] | None
+    ) -> dict[str, tuple[float, float]]:
+        """Sum and count of the losses in this epoch, by name; none where no metric holds them.
+
+        ``elsewhere``: what the metrics' variables hold, by identity, where they don't themselves.
+        """
+        if watches.keras is None or elsewhere == {}:
             return {}
-        read = watches.keras.ops.convert_to_numpy  # a strategy's variable is no number by itself
+        to_numpy = watches.keras.ops.convert_to_numpy  # a strategy's variable is no number by itself
+
+        def read(variable: object) -> Any:
+            return to_numpy(variable if elsewhere is None else elsewhere[id(variable)])
+
         means = [m for m in model.metrics if "loss" in m.name and hasattr(m, "total") and hasattr(m, "count")]
+        if elsewhere is not None:
+            means = [mean for mean in means if {id(mean.total), id(mean.count)} <= elsewhere.keys()]
         totals = [(mean.name, float(read(mean.total)), float(read(mean.count))) for mean in means]
         # A model with its own train_step leaves the one that Keras made unused.
         return _whole_or_all({name: (total, count) for name, total, count in totals if count})

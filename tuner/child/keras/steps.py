@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -19,8 +19,10 @@ from ..tensorflow.loops import LoopWatch
 from ..tensorflow.types import ConcreteFunction, DatasetIterator, Function, Result, Structure
 from .by_turns import Made, StepsByTurns
 from .counters import BatchCounters, GraphCounters
+from .fit_call import Nesting
 from .gradients import GradientWatch
 from .model import accumulation_of
+from .newest import NewestState
 from .queues import FitQueues
 from .scaling import LossScaleWatch
 from .trajectory import TrajectoryWatch
@@ -34,19 +36,6 @@ _PLAN_READ_AT = (0, 2)
 _STEPPING = "_autotune_stepping"
 
 
-class Nesting:
-    """Which of a model's methods run now, one within the other."""
-
-    def __init__(self) -> None:
-        self.fits = 0
-        self.evaluations = 0
-
-    @property
-    def active(self) -> bool:
-        """Whether a method of a model runs: what happens meanwhile is Keras' own, not the script's loop."""
-        return self.fits > 0 or self.evaluations > 0
-
-
 class StepWatch:
     """Patches the function that is a training step.
 
@@ -54,7 +43,8 @@ class StepWatch:
     ``logs``: what its last call returned. ``callback``: the current ``fit``'s, which knows the steps of an epoch.
     ``batches_trained``: by the training function, and ``scaling`` the updates among them that were skipped.
     ``on_step`` is called after each call with the model. ``by_turns``: None where no configs take turns.
-    ``made``: the training function that was made last, and the step in it; see ``Made``.
+    ``made``: the training function that was made last, and the step in it; see ``Made``. ``newest``: on JAX, what the
+    newest step gave.
     """
 
     def __init__(
@@ -82,6 +72,7 @@ class StepWatch:
         self.batches_trained = 0
         self.by_turns: StepsByTurns | None = None
         self.made = Made(None, None)
+        self.newest = NewestState()
         self._epoch_steps = 0
         self._making = False
         self._awaits_iterator = False
@@ -134,11 +125,16 @@ class StepWatch:
     def prepare(self, model: Model, callback: Callback, datasets: DatasetWatch | None) -> None:
         """Before training: makes the variables that count. ``datasets`` where one of them feeds the model."""
         self.callback, self.datasets = callback, datasets
-        if self.backend != "jax":  # there an epoch's state is elsewhere
+        if self.backend == "jax":  # there an epoch's state is elsewhere
+            self.batches.runs_ahead(self._newest_logs)
+        else:
             self.scaling.begin(model)
         if self.graph is not None and self.gradients is not None:
             self.graph.prepare()
             self.gradients.prepare(model)
+
+    def _newest_logs(self) -> Iterable[Any]:
+        return self.logs.values()
 
     def remake(self, model: Model, *, always: bool) -> None:
         """Has the model make its training function anew, unless it is one that is counted and may stay."""
@@ -267,6 +263,8 @@ class StepWatch:
 
     def _look_at_weights(self, model: Model, result: Any) -> None:
         """After a call of the training function, which on JAX gives the model's state as well."""
+        if self.backend == "jax":
+            self.newest.stepped(*result)
         if self.loops is not None:
             self.loops.weights.stepped()
         else:

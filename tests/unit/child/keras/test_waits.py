@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Collection, Iterator
 from types import SimpleNamespace
@@ -16,8 +17,9 @@ from tuner.child.devices.base import Device
 from tuner.child.keras.adapter import KerasAdapter
 from tuner.child.keras.counters import BatchCounters
 from tuner.child.keras.evidence import Observation
+from tuner.child.keras.fit_call import Nesting
 from tuner.child.keras.queues import FitQueues
-from tuner.child.keras.steps import Nesting, StepWatch
+from tuner.child.keras.steps import StepWatch
 from tuner.child.keras.trajectory import TrajectoryWatch
 from tuner.child.records import Memory
 
@@ -79,6 +81,53 @@ def test_the_newest_step_is_waited_for_by_the_backend_that_takes_it(
     steps.synchronize()
     assert libraries == [steps.logs] * jax_waits
     assert card.asked == [("wait", "torch")] * card_waits
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_steps_that_may_not_be_done_yet_are_known_by_the_backend(libraries: list[object], backend: str) -> None:
+    """A run that ends within its window told of steps that JAX was still to compute: nobody knows when the last ended.
+
+    On the host PyTorch is done with a step when its call is.
+    """
+    session = _session(Card(), Log())
+    steps = StepWatch(session, Nesting(), backend, TrajectoryWatch(session))
+    steps.prepare(cast(Any, SimpleNamespace(optimizer=None)), cast(Any, None), None)
+    assert session.clock.asynchronous is (backend == "jax")
+
+
+class Computing:
+    """An array that isn't there yet, until it is."""
+
+    def __init__(self) -> None:
+        self.there = threading.Event()
+
+    def is_ready(self) -> bool:
+        return self.there.is_set()
+
+
+def test_what_is_made_while_a_step_computes_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On JAX data that took less than a step seemed to hold the loop up for most of it."""
+    jax = SimpleNamespace(block_until_ready=lambda arrays: [each.there.wait(60) for each in arrays])
+    monkeypatch.setitem(sys.modules, "jax", cast(Any, jax))
+    session, newest = _session(Card(), Log()), Computing()
+    waits: list[float] = []
+    session.clock.add_samples = lambda samples, wait_s: waits.append(wait_s)
+    counters = BatchCounters(session)
+    counters.runs_ahead(lambda: [newest])
+
+    def made() -> Iterator[Any]:
+        for done in (False, True):
+            time.sleep(0.05)
+            if done:
+                newest.there.set()
+            yield numpy.ones((4, 1))
+
+    for _ in counters._counted(made(), 0.0):
+        pass
+    newest.there.set()
+    for _ in counters._counted(made(), 0.0):
+        pass
+    assert waits[0] == 0.0 and waits[1] < 0.05 <= min(waits[2:])
 
 
 class SlowToBegin:
