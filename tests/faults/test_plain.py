@@ -66,8 +66,8 @@ def test_the_script_finds_the_world_of_plain_python(
     )
     theirs = json.loads(told.stdout)
     silenced = {"WANDB_MODE", "COMET_MODE", "COMET_START_ONLINE", "NEPTUNE_MODE", "SWANLAB_MODE",
-                "CLEARML_OFFLINE_MODE", "MLFLOW_TRACKING_URI", "MLFLOW_DISABLE_TELEMETRY", "PYTHONUNBUFFERED", "LINES",
-                "COLUMNS"}  # fmt: skip
+                "CLEARML_OFFLINE_MODE", "MLFLOW_TRACKING_URI", "MLFLOW_DISABLE_TELEMETRY", "MLFLOW_ALLOW_FILE_STORE",
+                "PYTHONUNBUFFERED", "LINES", "COLUMNS"}  # fmt: skip
     assert set(ours[3]) - silenced == set(theirs[3]) - silenced
     for given in (ours, theirs):
         given[3] = given[7] = None  # the flags: unbuffered, as a trial is

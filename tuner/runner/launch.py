@@ -349,6 +349,7 @@ def _silent_trackers(folder: Path) -> dict[str, str]:
         "CLEARML_OFFLINE_MODE": "1",
         "MLFLOW_TRACKING_URI": (folder / "mlruns").as_uri(),
         "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_ALLOW_FILE_STORE": "true",  # else its newest versions end the script
     }
 
 

@@ -112,10 +112,14 @@ def test_clearml_stays_offline(tmp_path: Path) -> None:
     _instrumented(tmp_path, made)
     made.Task.set_offline(offline_mode=False)
     assert told == [True]
+    checks: Any = ModuleType("clearml.utilities.check_updates")
+    checks.CheckPackageUpdates = type("CheckPackageUpdates", (), {"check_new_package_available": offline})
+    _instrumented(tmp_path, checks)
+    assert checks.CheckPackageUpdates.check_new_package_available(only_once=True) is None and told == [True]
 
 
 def test_plain_python_is_kept_from_the_same_ones() -> None:
-    for name in ("OFF", "LOGINS", "MLFLOW"):
+    for name in ("OFF", "LOGINS", "CLEARML", "MLFLOW"):
         assert getattr(sitecustomize, name) == getattr(silenced, name)
 
 

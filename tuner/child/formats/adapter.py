@@ -32,7 +32,7 @@ class FormatsAdapter(Adapter):
             "cv2": Library(divert=images.divert_cv2),
             matrices.MODULE: Library(divert=matrices.divert_matrix_market),
             **{name: Library(install=partial(silenced.silence, self.session)) for name in silenced.OFF},
-            "clearml": Library(install=partial(silenced.silence_clearml, self.session)),
+            **{name: Library(install=partial(silenced.silence_clearml, self.session)) for name in silenced.CLEARML},
             **{name: Library(install=partial(silenced.silence_mlflow, self.session)) for name in silenced.MLFLOW},
             "lmdb": Library(divert=databases.divert_lmdb),
             "sqlite3": Library(divert=databases.divert_sqlite),

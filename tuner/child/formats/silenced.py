@@ -26,6 +26,8 @@ OFF: Mapping[str, tuple[tuple[str, ...], str, object]] = {
 """Module → what begins a run there, and the argument with which that keeps nothing."""
 LOGINS: Mapping[str, tuple[str, ...]] = {"swanlab": ("login",), "comet_ml": ("login", "init")}
 """What asks a server, or the user, whatever else is said, and gives nothing."""
+CLEARML = ("clearml", "clearml.utilities.check_updates")
+"""What begins a run of ClearML's, and what asks a server for a newer version of it even offline."""
 MLFLOW = ("mlflow.tracking._tracking_service.utils", "mlflow.tracking._model_registry.utils")
 """Where MLflow keeps which server its runs and its models go to."""
 RUNS = "mlruns"
@@ -79,10 +81,14 @@ def silence_mlflow(session: Session, module: ModuleType) -> None:
 
 def silence_clearml(session: Session, module: ModuleType) -> None:
     """``Task.set_offline`` goes before the variable, and the script may have set that by itself."""
-    task: Any = getattr(module, "Task", None)
-    if session.measuring and session.request.folder and task is not None:
+    if not session.measuring or not session.request.folder:
+        return
+    task, checks = (getattr(module, name, None) for name in ("Task", "CheckPackageUpdates"))
+    if task is not None:
         task.set_offline(True)
         patch(task, "set_offline", lambda original: lambda *args, **kwargs: None)
+    if checks is not None:
+        patch(checks, "check_new_package_available", lambda original: lambda *args, **kwargs: None)
 
 
 def _told(argument: str, off: object, original: Callable[..., Result]) -> Callable[..., Result]:

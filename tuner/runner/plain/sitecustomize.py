@@ -47,7 +47,7 @@ OFF = {
     ),
 }  # fmt: skip
 LOGINS = {"swanlab": ("login",), "comet_ml": ("login", "init")}
-CLEARML = "clearml"
+CLEARML = ("clearml", "clearml.utilities.check_updates")
 MLFLOW = ("mlflow.tracking._tracking_service.utils", "mlflow.tracking._model_registry.utils")
 _MADE = "made.jsonl"  # wire.MADE
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_TRUNC
@@ -98,7 +98,7 @@ class Guard:
     def _imports(self, module: str) -> None:
         # A module of the package is imported from within it: so the package is there, and not only looked for.
         package, dot, _ = module.partition(".")
-        if module in OFF or module in MLFLOW or module == CLEARML:
+        if module in OFF or module in MLFLOW or module in CLEARML:
             sys.meta_path.insert(0, Quiet(module, self._quieten))
         if dot and package in self._silenced:
             self._silenced.discard(package)
@@ -109,10 +109,12 @@ class Guard:
         if module.__name__ in MLFLOW:
             _keep_runs(module, f"file://{self._folder}/mlruns")
             return
-        if module.__name__ == CLEARML:
+        if module.__name__ in CLEARML:
             if hasattr(module, "Task"):
                 module.Task.set_offline(True)
                 module.Task.set_offline = lambda *args, **kwargs: None
+            if hasattr(module, "CheckPackageUpdates"):
+                module.CheckPackageUpdates.check_new_package_available = lambda *args, **kwargs: None
             return
         names, argument, off = OFF[module.__name__]
         for name in names:
