@@ -132,3 +132,44 @@ def test_spawned_workers_see_the_script_as_main(
         """
     )
     assert run_child(script).output.strip() == "[1, 4, 9]"
+
+
+SPAWNS = """
+    import sys, torch
+    from torch.utils.data import DataLoader, Dataset
+    SETTINGS = {"scale": 1}
+    class Numbers(Dataset):
+        def __len__(self):
+            return 64
+        def __getitem__(self, number):
+            told = f"{SETTINGS['scale']} {torch.get_default_dtype()} {sys.argv[1:]} {__name__}"
+            return torch.ones(4), told
+    def main():
+        SETTINGS["scale"] = 3
+        torch.set_default_dtype(torch.float64)
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for x, told in DataLoader(Numbers(), batch_size=16, num_workers=1, multiprocessing_context="spawn"):
+            optimizer.zero_grad()
+            model(x.double()).square().mean().backward()
+            optimizer.step()
+            print("told", sorted(set(told)))
+    if __name__ == "__main__":
+        main()
+"""
+
+
+@pytest.mark.slow  # of a loader's workers what a pool shows above
+def test_a_loaders_spawned_workers_have_what_they_have_under_plain_python(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """The script that they import, and nothing of what it sets where it trains: in a trial, and applied."""
+    script = write_script(SPAWNS)
+    plain = subprocess.run([sys.executable, script, "--a"], capture_output=True, text=True, check=True, timeout=200)
+    told = [line for line in plain.stdout.splitlines() if line.startswith("told")]
+    assert told == ["told [\"1 torch.float32 ['--a'] __mp_main__\"]"] * 4
+    whole = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1}
+    for config, mode in (({}, "trial"), ({"prefetch_factor": 4}, "trial"), ({"prefetch_factor": 4}, "apply")):
+        ran = run_child(script, config, mode=mode, argv=("--a",), window=whole)
+        assert ran.returncode == 0, ran.output
+        assert [line for line in ran.output.splitlines() if line.startswith("told")] == told
