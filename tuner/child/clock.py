@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 
-from .counted import Counted
+from .counted import Counted, Fetched
 from .precision import relative_half_width, stays_below
 from .recorder import Recorder
 from .records import Block, Phase, TrainingPause, Window
@@ -81,14 +80,13 @@ class StepClock:
         self._stock_was_seen = False
         self._steps_are_short = False
         self._lead_in_ends: float | None = None
-        self._validating = self._has_resumed = self._was_validated_on = self._may_train = False
+        self._validating = self._has_resumed = self._may_train = False
         self._last_seen: dict[object, int] = {}
         self._set_apart: set[object] = set()
         self._may_have_resumed: float | None = None
         self._phase_started = self._block_started = self._stepped = clock()
         self._steps = self._phase_steps = 0
-        self._counted, self._fetched = Counted(), Counted()
-        self._fetched_lock = threading.Lock()
+        self._counted, self._fetched = Counted(), Fetched()
         self._carried_s = 0.0
         self._ready_at_start: float | None = None
         self._ready_at_resumption: float | None = None
@@ -120,13 +118,7 @@ class StepClock:
         self.told_samples += samples
         if not self.counts_samples:
             samples = tokens = 0.0
-        batch = Counted(samples, tokens, wait_s, int(start_s is not None), start_s or 0.0)
-        with self._fetched_lock:
-            if self._was_validated_on:
-                # No step followed: the script validates on its training data, too.
-                self._fetched = Counted()
-                self._was_validated_on = False
-            self._fetched.add(batch)
+        self._fetched.add(Counted(samples, tokens, wait_s, int(start_s is not None), start_s or 0.0))
 
     def settle(self, samples: float, wait_s: float) -> None:
         """What a graph has counted by itself since the last time; ``synchronize`` calls it before a block is closed."""
@@ -134,39 +126,55 @@ class StepClock:
         counted = Counted(samples if self.counts_samples else 0.0, wait_s=wait_s)
         if self._validating:
             # Counted since training resumed: it belongs to the step that ends now, not to what is set apart.
-            with self._fetched_lock:
-                self._fetched.add(counted)
+            self._fetched.settle(counted)
             return
         self._counted.add(counted)
         self.total_samples += counted.samples
+
+    @property
+    def now(self) -> float:
+        """What it shows."""
+        return self._clock()
 
     @property
     def holds_samples(self) -> bool:
         """Whether a batch was fetched that no step has been taken on yet."""
         return self._fetched.samples > 0
 
-    def validation_begins(self, source: object = None, *, fetched: bool = False) -> None:
+    def gradient_begins(self) -> None:
+        """What was fetched so far is trained on by the step under way, whatever comes before its end."""
+        self._fetched.trains()
+
+    def evaluates(self, source: object, since: float) -> None:
+        """As ``validation_begins``, of the newest batch: nothing is trained on it, as is seen now."""
+        self._ready_at_resumption = self.ready()
+        self.validation_begins(source, since=since)
+        if not self._validating:
+            self._fetched.drop()
+
+    def validation_begins(self, source: object = None, *, fetched: bool = False, since: float | None = None) -> None:
         """Something that isn't training runs from here on: the time until training resumes is set apart.
 
         ``source`` is the module or loader that shows it; one that shows it with every step is part of the step. Where
         one batch is ``fetched``, and nothing else shows it, training resumes on that batch as well: another task's.
+        It has run ``since`` then, where that is given.
         """
-        since = self.total_steps - self._last_seen.get(source, 0)
+        between = self.total_steps - self._last_seen.get(source, 0)
         self._last_seen[source] = self.total_steps
-        if since < MIN_STEPS_BETWEEN_VALIDATIONS and source not in self._set_apart:
+        if between < MIN_STEPS_BETWEEN_VALIDATIONS and source not in self._set_apart:
             return
         if not self._validating:
-            self._close_block(flagged=False)
+            self._close_block(flagged=False, at=since)
             self._validating = True
             self._recorder.emit(TrainingPause(Pause.VALIDATION, begins=True))
         self._may_train = fetched and not self._set_apart
         self._set_apart.add(source)
-        self._was_validated_on = True
+        self._fetched.validated_on = True
         self._may_have_resumed = None
 
     def was_training(self) -> None:
         """What ``validation_begins`` opened is part of the training, as its first call has shown."""
-        self._was_validated_on = False
+        self._fetched.validated_on = False
         self._training_again()
 
     def training_resumes(self) -> None:
@@ -201,9 +209,7 @@ class StepClock:
         if self._may_have_resumed is not None or self._may_train:
             self.training_resumes()
         validated, self._has_resumed = self._has_resumed, False
-        with self._fetched_lock:
-            fetched, self._fetched = self._fetched, Counted()
-            self._was_validated_on = False
+        fetched = self._fetched.take()
         self._counted.add(fetched)
         self.total_samples += fetched.samples
         if is_first:

@@ -86,9 +86,9 @@ class RankClock(StepClock):
         self._step_ended = self._clock()
         return complete and self.unison.leads
 
-    def validation_begins(self, source: object = None, *, fetched: bool = False) -> None:
+    def validation_begins(self, source: object = None, *, fetched: bool = False, since: float | None = None) -> None:
         """As ``StepClock.validation_begins``; what is set apart says nothing of who waits for whom."""
-        super().validation_begins(source, fetched=fetched)
+        super().validation_begins(source, fetched=fetched, since=since)
         if self.validating:
             self._step_ended = None
 

@@ -15,21 +15,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, NoReturn, TypeVar
 
 from .call_sites import line_stack
 from .clock import StepClock
+from .data_source import DataSource as DataSource
 from .records import hold_lines
 
 MANY_UNSTEPPED = 128
 """Batches after which it is worth a word that none of them is seen to train: a power of two."""
 TRAINING_SHARE = 0.5
 """A source trains if it is fetched in so many of the gaps between gradients."""
-MOST_WAITS = 400
-"""Of the newest batches of a source, which are kept one by one."""
+FEW_UNFED = 4
+"""Gradients that may follow each other without a batch; later four times as many as there were between two batches."""
+HARDLY_FED = 8
+"""Gradients to one that batches came before, by which a single batch that a model is asked about is validated on."""
 
 
 @dataclass
@@ -43,78 +45,6 @@ class _Held:
     wait_s: float = 0.0
     start_s: float | None = None
     newest: int = 0
-
-
-@dataclass
-class DataSource:
-    """What is known of the data that are iterated at one place of the user's code: the same in each epoch and each run.
-
-    ``key``: ``stack``, ``#`` and a number that tells several of one place apart. ``stack``: the user's frames.
-    ``fetches``: batches given. ``samples``: in all of them. ``sizes``: samples of a batch → batches of that size.
-    ``training_gaps``: gaps in which it was fetched. ``fed``: those of them whose gradient it fed itself: no primary
-    source was fetched in them, and it was the last one. ``iterated``: whether an iteration began. ``dataset``: a weak
-    reference to the newest dataset, None once it is gone. ``first_start_s``: seconds from the beginning of the first
-    iteration to its first batch; ``later_starts``, ``later_start_s``: number and sum of those of later iterations.
-    ``thread``: the last that fetched. ``tokens``: of all its batches, padding left out; 0 where none are counted.
-    ``shortest``, ``longest``: tokens per sample, of its batches.
-    ``waits``: seconds that each of its newest batches was waited for, but for the first of an iteration.
-    """
-
-    key: str
-    stack: str
-    fetches: int = 0
-    samples: float = 0.0
-    sizes: dict[int, int] = field(default_factory=dict)
-    training_gaps: int = 0
-    fed: int = 0
-    iterated: bool = False
-    dataset: Callable[[], object] = lambda: None
-    first_start_s: float | None = None
-    later_starts: int = 0
-    later_start_s: float = 0.0
-    thread: int = 0
-    tokens: int = 0
-    shortest: float = 0.0
-    longest: float = 0.0
-    waits: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_WAITS))
-    _begun_s: float | None = None
-
-    def count(self, samples: int, tokens: int = 0) -> None:
-        """Counts one batch."""
-        self.fetches += 1
-        self.samples += samples
-        if tokens:
-            length = tokens / max(1, samples)
-            self.tokens += tokens
-            self.shortest, self.longest = min(self.shortest or length, length), max(self.longest, length)
-        self.sizes[samples] = self.sizes.get(samples, 0) + 1
-
-    @property
-    def is_beginning(self) -> bool:
-        """Whether an iteration has begun whose first batch has not come yet."""
-        return self._begun_s is not None
-
-    def begins(self, wait_s: float) -> None:
-        """An iteration began, which took so many seconds."""
-        self.iterated = True
-        self._begun_s = wait_s
-
-    def start_ends(self, wait_s: float) -> float | None:
-        """A batch came after so many seconds: those since the iteration began if it is its first one, else None."""
-        if self._begun_s is None:
-            return None
-        start_s, self._begun_s = self._begun_s + wait_s, None
-        if self.first_start_s is None:
-            self.first_start_s = start_s
-        else:
-            self.later_starts += 1
-            self.later_start_s += start_s
-        return start_s
-
-    @property
-    def usual_size(self) -> int:
-        """Samples in most of its batches; 0 before the first one."""
-        return max(self.sizes, key=lambda size: self.sizes[size]) if self.sizes else 0
 
 
 class Reader:
@@ -142,6 +72,9 @@ class TrainingSources(Generic[Source]):
     ``on_counted`` is called with the primary source and the samples of its newest batch, whenever batches of it count;
     ``on_unstepped`` with how many batches came without a gradient, from ``MANY_UNSTEPPED`` on with each doubling.
     ``reader``, which is set from outside: another framework that may train on them, and counts its samples by itself.
+    ``before_fetch``, likewise: called where a thread that trains asks for a batch.
+    ``resigns``: whether a primary source is none any more once gradients go on without a batch of any. ``resigned``:
+    keys of those that did: the script keeps their batches, or looked at them once.
     """
 
     def __init__(
@@ -171,6 +104,11 @@ class TrainingSources(Generic[Source]):
         """
         self._threads = {threading.get_ident()}  # those that train: a strategy of TensorFlow's has one a replica
         self._lock = threading.RLock()
+        self.before_fetch: Callable[[], None] = lambda: None
+        self.resigns = False
+        self.resigned: set[str] = set()
+        self._gradients = self._fed = self._unfed = self._most_unfed = 0
+        self._uncounted = 0.0
         self._clock = clock
         self._counts = counts
         self._on_counted, self._on_unstepped = on_counted, on_unstepped
@@ -209,6 +147,7 @@ class TrainingSources(Generic[Source]):
         """
         if threading.get_ident() not in self._threads:
             return
+        self.before_fetch()
         if source is self.primary:
             self._clock.fetch_begins()
             if not source.is_beginning:
@@ -238,6 +177,7 @@ class TrainingSources(Generic[Source]):
             source.thread, self.newest_s = threading.get_ident(), time.perf_counter()
             self.batches += source.thread in self._threads
             source.count(samples, tokens)
+            self._most_unfed, self._unfed = max(self._most_unfed, self._unfed), 0
             doubled = self.batches >= MANY_UNSTEPPED and self.batches & (self.batches - 1) == 0
             if doubled and not self.gaps and not self.feeds_itself:
                 self._on_unstepped(self.batches)
@@ -269,7 +209,13 @@ class TrainingSources(Generic[Source]):
         """What was fetched since the last gradient fed it. Returns True when the primary source was found by this."""
         with self._lock:
             self._threads.add(threading.get_ident())
+            self._gradients += 1
+            self._fed += bool(self._gap)
+            for source in [each for each in self._gap.values() if self._is_only_evaluated(each)]:
+                del self._gap[source.key]
+                self._held.pop(source.key, None)
             if not self._gap:
+                self._goes_unfed()
                 return False
             self.gaps += 1
             for source in self._gap.values():
@@ -280,6 +226,9 @@ class TrainingSources(Generic[Source]):
             self._gap.clear()
             if self.primary is None:
                 self.primary = newest
+                if newest.key in self.resigned:  # it has many gradients to a batch
+                    self.resigned.remove(newest.key)
+                    self._clock.total_samples += self._uncounted
                 held = self._held.get(newest.key)
                 self._held.clear()
                 if held is not None:
@@ -290,6 +239,34 @@ class TrainingSources(Generic[Source]):
                 self.primary = newest
                 self.changes_of_primary += 1
             return False
+
+    def _is_only_evaluated(self, source: Source) -> bool:
+        """Whether its newest iteration evaluates a model: the batch that came last is none to train on either."""
+        if not source.asked_about or source.asked_about < source.given:
+            return False
+        is_single = source.given == 1 and HARDLY_FED * self._fed < self._gradients
+        return is_single or 2 * source.evaluated >= source.given
+
+    def _goes_unfed(self) -> None:
+        """A gradient ran, and no batch had been fetched since the one before."""
+        self._unfed += 1
+        least = max(FEW_UNFED, 4 * self._most_unfed)
+        if not self.resigns or self.primary is None or self.wait_is_hidden or self.reader.is_there:
+            return
+        if self._unfed > least:
+            self.resigned.add(self.primary.key)
+            self.primary = None
+            self.changes_of_primary += 1
+            self._uncounted, self._clock.total_samples = self._clock.total_samples, 0.0
+
+    def was_asked(self, *, evaluated: bool = False) -> None:
+        """A model was asked about the newest batch; with ``evaluated``, which nothing was then trained on."""
+        with self._lock:
+            source = next(reversed(self._gap.values()), None)
+            if source is not None and evaluated:
+                source.evaluated += 1
+            elif source is not None:
+                source.asked_about = min(source.asked_about + 1, source.given)
 
     @property
     def has_fetched(self) -> bool:
@@ -316,6 +293,8 @@ class TrainingSources(Generic[Source]):
 
     def is_training(self, source: Source) -> bool:
         """Whether the source feeds training."""
+        if source.key in self.resigned:
+            return False
         return source is self.primary or (self.gaps > 0 and self.gap_share(source) >= TRAINING_SHARE)
 
     def training(self) -> list[Source]:

@@ -11,6 +11,7 @@ from .loader_places import LOADER_KNOBS, Loader
 from .parts import KNOB as ACCUMULATION
 
 NO_LOADER = "no DataLoader feeds the training steps"
+FETCHED_BEFORE = f"{NO_LOADER}: what one gave was fetched before, and is trained on again or was looked at once"
 UNBOUND = f"{NO_LOADER}: where the loop makes its batches, bind their size, as in -- --batch-size={{batch_size}}"
 FETCHED_ONCE = "the loader is fetched once only: its batch is all the data"
 SHARED_OUT = "each worker makes batches of its own share of the data, whose last ones are short or dropped"
@@ -70,7 +71,8 @@ class LoaderFacts:
     def _written_loader(self, primary: Loader | None) -> None:
         facts = self.session.facts
         if primary is None or primary.fetches <= 1:
-            facts.left_out.update(dict.fromkeys(LOADER_KNOBS, NO_LOADER if primary is None else FETCHED_ONCE))
+            reason = FETCHED_ONCE if primary is not None else FETCHED_BEFORE if self.sources.resigned else NO_LOADER
+            facts.left_out.update(dict.fromkeys(LOADER_KNOBS, reason))
             if primary is None:
                 facts.left_out["batch_size"] = UNBOUND
             return

@@ -75,6 +75,8 @@ class ModuleWatch:
         self.session = session
         self.torch = torch
         self.on_call = on_call
+        self.asks: Callable[[Module, bool], None] = lambda module, gradients: None
+        """Is told of each call of a module that may train, before it is made, and whether with gradients."""
         self.calls = OutermostCalls()
         self.precision = session.knobs.wanted("precision")
         self.channels_last = session.knobs.wanted("channels_last")
@@ -164,6 +166,7 @@ class ModuleWatch:
             return self._recompute(original, module, args, kwargs)
         if not torch.is_grad_enabled():
             clock = self.session.clock
+            self.asks(module, False)
             # Without ``eval()`` it is still no training when a batch of the training loader goes in, or of another one.
             looks = self.session.measuring and (not module.training or clock.holds_samples or clock.validating)
             if looks and not self.rollouts.asked(module, (*args, *kwargs.values())):
@@ -177,6 +180,7 @@ class ModuleWatch:
         if self.session.measuring and self.session.clock.validating and module.training:
             self.session.clock.training_resumes()
         self.calls_since_backward += 1
+        self.asks(module, True)
         self.on_call(module, (*args, *kwargs.values()))
         with self.calls.entered(module):
             return self._forward(original, module, root, args, kwargs)

@@ -14,6 +14,7 @@ from .batches import sizes_of
 from .checkpoints import ResumeWatch
 from .compiled_turns import CompiledTurns
 from .ddp import DdpWatch
+from .evaluations import EvaluationWatch
 from .gradients import GradientWatch
 from .loader import LoaderWatch
 from .modules import ModuleWatch
@@ -43,6 +44,10 @@ class TorchWatches:
         self.compiled_turns = CompiledTurns(session, torch, self.modules)
         self.gradients = GradientWatch(session, torch, self._is_exact)
         self.loaders = LoaderWatch(session, torch, self._batch_fetched)
+        self.loaders.sources.resigns = session.device.torch_type != "xla"  # whose loaders fetch ahead of the loop
+        self.evaluations = EvaluationWatch(session.clock, self.loaders.sources)
+        if session.measuring:
+            self.modules.asks = self.evaluations.called
         self.modules.rollouts.is_open = lambda: not (
             self.loaders.sources.batches or session.device.torch_is_capturing(torch)  # nothing may be read meanwhile
         )
@@ -95,6 +100,7 @@ class TorchWatches:
     def _backward_ran(self, leads: bool) -> None:
         if not self.session.may_be_of(FRAMEWORK):
             return
+        self.evaluations.backward_ran()
         self.loaders.sources.gradient_ran()
         self.modules.backward_ran()
         self.ddp.backward_ran()

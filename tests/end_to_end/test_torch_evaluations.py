@@ -1,0 +1,138 @@
+"""What a model is evaluated on is no training, whatever loader gives it, with gradients or without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from support.torch_trials import begin
+from torch.utils.data import DataLoader, TensorDataset
+
+__all__ = ["begin"]
+
+Begin = Callable[..., Any]
+
+
+class Loop:
+    """A small model with dropout, whose steps and samples the loop counts by itself."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.1), torch.nn.Linear(8, 1))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.steps = self.samples = 0
+
+    def train(self, x: Any) -> None:
+        """One step."""
+        self.model.train()
+        self.optimizer.zero_grad()
+        self.model(x).square().mean().backward()
+        self.optimizer.step()
+        self.steps += 1
+        self.samples += len(x)
+
+    def evaluate(self, batches: Any, *, gradients: bool) -> None:
+        """All batches, in ``eval()``."""
+        self.model.eval()
+        with nullcontext() if gradients else torch.no_grad():
+            for batch in batches:
+                self.model(batch[0])
+
+
+def _loader(rows: int, size: int, *, shuffle: bool = False) -> Any:
+    return DataLoader(TensorDataset(torch.rand(rows, 4)), batch_size=size, shuffle=shuffle)
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize(("rows", "held_out"), [(40, 24), (40, 8), (16, 8)], ids=["usual", "one batch", "two steps"])
+def test_training_data_that_are_evaluated_on_count_once(
+    begin: Begin, rows: int, held_out: int, gradients: bool
+) -> None:
+    """Each epoch ends with a look at the training data and at others, as in examples of graph libraries."""
+    trial, loop = begin(), Loop()
+    train, test = _loader(rows, 8, shuffle=True), _loader(held_out, 8)
+    for _ in range(6):
+        for (x,) in train:
+            loop.train(x)
+        loop.evaluate(train, gradients=gradients)
+        loop.evaluate(test, gradients=gradients)
+    trial.end()
+    assert (trial.steps, trial.samples) == (loop.steps, loop.samples)
+    # Where an epoch has two steps, each look is a part of the loop.
+    assert trial.set_apart() == (5 if rows == 40 else 0) + (rows == 40)
+    assert trial.log.of("facts")[0]["unit"] == "samples"
+
+
+def test_a_batch_that_is_looked_at_before_it_is_trained_on_counts(begin: Begin) -> None:
+    """As with labels that the model makes for itself, and large batches whose features are kept first."""
+    trial, loop = begin(), Loop()
+    for _ in range(3):
+        for (x,) in _loader(40, 8):
+            loop.evaluate([(x,)], gradients=False)
+            loop.train(x)
+    trial.end()
+    assert (trial.steps, trial.samples, trial.set_apart()) == (15, 120, 0)
+
+
+def test_a_model_that_goes_on_to_train_in_eval_is_counted(begin: Begin) -> None:
+    """As where batch norm is frozen after the first epochs: several batches to a backward, too."""
+    trial, loop = begin(), Loop()
+    for epoch in range(6):
+        losses: list[Any] = []
+        for (x,) in _loader(80, 8):
+            if epoch < 2:
+                loop.train(x)
+                continue
+            losses.append(loop.model.eval()(x).mean())
+            if len(losses) == 2:
+                loop.optimizer.zero_grad()
+                sum(losses).backward()
+                loop.optimizer.step()
+                losses.clear()
+    trial.end()
+    assert trial.samples >= 6 * 80 - 8, "what is a look is known to be none with the first backward"
+
+
+@pytest.mark.parametrize("validates", [False, True])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_loader_that_is_only_evaluated_on_is_none_that_trains(
+    begin: Begin, gradients: bool, validates: bool
+) -> None:
+    """The loop slices its own batches: those of the validation's loader were told as what it trains on."""
+    trial, loop = begin(), Loop()
+    data, held_out = torch.rand(160, 4), _loader(24, 8)
+    if validates:
+        loop.evaluate(held_out, gradients=gradients)
+    for _ in range(4):
+        for x in data.split(8):
+            loop.train(x)
+        loop.evaluate(held_out, gradients=gradients)
+    facts = trial.end()
+    assert (trial.steps, facts["unit"]) == (loop.steps, "steps")
+    assert facts["left_out"]["num_workers"].startswith("no DataLoader feeds")
+    assert facts["training_loaders"] == []
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_loader_whose_batches_are_fetched_beforehand_feeds_no_steps(begin: Begin, kept: bool) -> None:
+    """A list of its batches that is trained on again and again, or statistics that are taken of the data."""
+    trial, loop = begin(), Loop()
+    batches = [x for (x,) in _loader(40, 8)]
+    for _ in range(8):
+        for x in batches if kept else torch.rand(40, 4).split(8):
+            loop.train(x)
+    facts = trial.end()
+    assert (trial.steps, facts["unit"]) == (40, "steps")
+    assert "before" in facts["left_out"]["num_workers"]
+
+
+def test_many_steps_on_each_batch_are_fed_by_its_loader(begin: Begin) -> None:
+    trial, loop = begin(), Loop()
+    for (x,) in _loader(80, 8):
+        for _ in range(12):
+            loop.train(x)
+    facts = trial.end()
+    assert (trial.steps, trial.samples, facts["unit"]) == (120, 80, "samples")
