@@ -13,7 +13,10 @@ OPTION_NAMES: Mapping[str, tuple[str, ...]] = {
         "training_batch_size",
     ),
     "num_workers": ("num_workers", "workers", "nworkers", "n_workers", "dataloader_num_workers", "j"),
-    "grad_accumulation": ("gradient_accumulation_steps", "accumulate_grad_batches", "grad_accum", "accum_iter"),
+    "grad_accumulation": (
+        "gradient_accumulation_steps", "accumulate_grad_batches", "grad_accum", "accum_iter", "accum_steps",
+        "accumulation_steps", "grad_acc_steps", "grad_accum_steps", "grad_accumulation_steps", "gradient_accumulation",
+    ),
 }  # fmt: skip
 """The names that public training scripts give to options for these knobs."""
 

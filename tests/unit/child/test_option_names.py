@@ -35,3 +35,11 @@ def test_options_that_say_what_a_training_batch_holds(option: str) -> None:
 def test_options_that_say_something_else(option: str) -> None:
     """Of the last four scripts derive parts of a batch, or are parts themselves: none is a loader's batch alone."""
     assert not is_option_of("batch_size", option)
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["grad-accum-steps", "accumulation-steps", "accumulation_steps", "accum_steps", "gradient_accumulation"],
+)
+def test_options_that_say_how_many_batches_a_step_takes(option: str) -> None:
+    assert is_option_of("grad_accumulation", option)
