@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.torch_trials import begin
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
 
 __all__ = ["begin"]
@@ -75,6 +76,47 @@ def test_a_batch_that_is_looked_at_before_it_is_trained_on_counts(begin: Begin) 
             loop.train(x)
     trial.end()
     assert (trial.steps, trial.samples, trial.set_apart()) == (15, 120, 0)
+
+
+def test_what_is_looked_at_between_the_batches_of_a_step_counts(begin: Begin) -> None:
+    """Each batch of an accumulated step is followed by a figure of the model in ``eval()``."""
+    trial, loop = begin(), Loop()
+    for number, (x,) in enumerate(_loader(160, 8)):
+        loop.model.train()(x).mean().backward()
+        loop.evaluate([(x,)], gradients=False)
+        if number % 4 == 3:
+            loop.optimizer.step()
+            loop.optimizer.zero_grad()
+    trial.end()
+    assert (trial.steps, trial.samples) == (5, 160)
+
+
+def test_an_average_that_is_evaluated_trains_on_nothing(begin: Begin) -> None:
+    trial, loop = begin(), Loop()
+    average, train = AveragedModel(loop.model), _loader(16, 8)
+    for _ in range(5):
+        for (x,) in train:
+            loop.train(x)
+            average.update_parameters(loop.model)
+        with torch.no_grad():
+            for (x,) in train:
+                average.eval()(x)
+    trial.end()
+    assert (trial.steps, trial.samples) == (10, 80)
+
+
+def test_gradients_that_no_backward_takes_are_fed_by_their_loader(begin: Begin) -> None:
+    """By ``torch.autograd.grad``: it was said that no DataLoader feeds the steps."""
+    trial, loop = begin(), Loop()
+    weights = list(loop.model.parameters())
+    for (x,) in _loader(80, 8):
+        gradients = torch.autograd.grad(loop.model(x).mean(), weights)
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.grad = gradient
+        loop.optimizer.step()
+    facts = trial.end()
+    assert (trial.steps, trial.samples, facts["unit"]) == (10, 80, "samples")
+    assert "num_workers" not in facts["left_out"]
 
 
 def test_a_model_that_goes_on_to_train_in_eval_is_counted(begin: Begin) -> None:

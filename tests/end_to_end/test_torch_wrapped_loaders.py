@@ -135,3 +135,32 @@ def test_such_a_loader_that_is_made_anew_with_each_epoch_stays_the_same(begin: C
     facts = trial.end()
     assert (trial.steps, trial.samples) == (12, 3 * 64)
     assert len(facts["training_loaders"]) == 1
+
+
+class Shared(torch.utils.data.IterableDataset):  # type: ignore[misc]
+    """Shares its rows out in a step of its own, as WebDataset's pipelines do."""
+
+    def __iter__(self) -> Any:
+        return self._of_this_worker()
+
+    def _of_this_worker(self) -> Any:
+        worker = torch.utils.data.get_worker_info()
+        return iter(torch.rand(4096, 8)[:: 1 if worker is None else worker.num_workers])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_queue_is_turned_where_it_is_not_seen_how_the_scripts_workers_share(
+    begin: Callable[..., Any], workers: int
+) -> None:
+    """It was said that each of them repeats the data, and what lies ready was left as written as well."""
+    trial = begin()
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x in islice(DataLoader(Shared(), batch_size=16, num_workers=workers), 6):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+    left_out = trial.end()["left_out"]
+    assert ("prefetch_factor" in left_out) is (workers == 0)
+    assert ("repeat" in left_out["num_workers"]) is (workers == 0)
+    assert "isn't seen to ask which worker" in left_out["persistent_workers"]

@@ -17,11 +17,10 @@ from .types import Module
 
 @dataclass(frozen=True)
 class _Look:
-    """A call in ``eval()``: of which module, whether with gradients and of one that trains, and when it began."""
+    """A call in ``eval()``: of which module, whether with gradients, and when it began."""
 
     module: int
     gradients: bool
-    trains: bool
     since: float
 
 
@@ -45,12 +44,11 @@ class EvaluationWatch:
             if gradients:
                 self._trains(module)
             return
-        trains = module in self._taught
-        if gradients and (not trains or self._trains_in_eval):
+        if gradients and (module not in self._taught or self._trains_in_eval):
             self._clock.gradient_begins()
             return
-        if self._newest is None or (trains and not self._newest.trains):
-            self._newest = _Look(id(module), gradients, trains, self._clock.now)
+        if self._newest is None:
+            self._newest = _Look(id(module), gradients, self._clock.now)
         self._sources.was_asked()
 
     def _trains(self, module: Module) -> None:
@@ -60,16 +58,14 @@ class EvaluationWatch:
         self._clock.gradient_begins()
 
     def backward_ran(self) -> None:
-        """What was asked about is trained on; where that was with gradients a model trains in ``eval()`` from here."""
-        if self._newest is not None:
-            self._trains_in_eval |= self._newest.gradients
-            self._newest = None
-            self._clock.gradient_begins()
+        """What came is trained on; where it was asked about with gradients a model trains in ``eval()`` from here."""
+        self._trains_in_eval |= self._newest is not None and self._newest.gradients
+        self._newest = None
+        self._clock.gradient_begins()
 
     def _fetch_begins(self) -> None:
         """Another batch is asked for, where training does."""
         look, self._newest = self._newest, None
         if look is not None:
             self._sources.was_asked(evaluated=True)
-            if look.trains:
-                self._clock.evaluates(look.module, look.since)
+            self._clock.evaluates(look.module, look.since)

@@ -32,6 +32,7 @@ from .types import Arguments, DataLoader, LoaderIterator, Result, WorkersIterato
 BatchListener = Callable[[str, object, int], None]
 """Is called with a loader's key, a batch that it gave, and its samples."""
 Referred = Callable[[], DataLoader | None]
+UNSHARED = "an iterable dataset that isn't seen to ask which worker it is in"
 ONE_ITEM = "its batches are single items of the dataset, and nothing shows that several would all be trained on"
 MOST_AT_PLACE = 64
 """Loaders of one place that are told apart: a script may make one for each of its rollouts, each of another length."""
@@ -212,8 +213,11 @@ class LoaderWatch:
             refused["batch_size"] = "the dataset makes its batches itself (batch_size=None)"
         dataset = given.get("dataset")
         if isinstance(dataset, data.IterableDataset) and not shards_itself(dataset):
-            reason = "an iterable dataset that doesn't ask which worker it is in: every worker would repeat the data"
-            refused["num_workers"] = refused["prefetch_factor"] = refused["persistent_workers"] = reason
+            # A pipeline may share the data out in a step of its own, as WebDataset's does.
+            has_workers = bool(given.get("num_workers"))
+            reason = UNSHARED if has_workers else f"{UNSHARED}: every worker would repeat the data"
+            refused["num_workers"] = refused["persistent_workers"] = reason
+            refused.update({} if has_workers else {"prefetch_factor": reason})
         return {**refusals(given), **refused}
 
     def _override(self, entry: Loader, given: Arguments) -> None:

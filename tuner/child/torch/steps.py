@@ -70,6 +70,9 @@ class StepWatch:
         self._described: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.backwards = 0
         self.steps = 0
+        self.unseen_gradient: Callable[[], None] = lambda: None
+        """Is called before a step that no backward preceded."""
+        self._backwards_before = 0
         self.defers: Callable[[Optimizer | None, bool], bool] = lambda optimizer, counts: False
         """Whether what was just done is given to a device later, and then the step ends, if it is one that counts."""
         self.evaluations = 0
@@ -206,6 +209,8 @@ class StepWatch:
         closure = kwargs.get("closure", args[0] if args else None)
         if not callable(closure):
             self._look_at_gradients(optimizer)
+            if self.session.measuring and self.backwards == self._backwards_before and not in_backward(self.torch):
+                self.unseen_gradient()
         elif "closure" in kwargs:
             kwargs = {**kwargs, "closure": self._counted(optimizer, closure)}
         else:
@@ -220,6 +225,7 @@ class StepWatch:
         finally:
             self._here.in_optimizer = False
         self.steps += 1
+        self._backwards_before = self.backwards
         self.losses.step_ends()
         if self.session.measuring:
             self.rates.stepped(optimizer)

@@ -52,6 +52,7 @@ class TorchWatches:
             self.loaders.sources.batches or session.device.torch_is_capturing(torch)  # nothing may be read meanwhile
         )
         self.steps = StepWatch(session, torch, self._backward_ran, self.own_batches.step_ends, self.gradients)
+        self.steps.unseen_gradient = self._gradient_unseen
         self.steps.batches = lambda: self.loaders.sources.batches
         self.xla = XlaWatch(session, self.steps)
         self.xla_loaders = XlaLoaderWatch(session, torch, self.loaders)
@@ -100,13 +101,19 @@ class TorchWatches:
     def _backward_ran(self, leads: bool) -> None:
         if not self.session.may_be_of(FRAMEWORK):
             return
-        self.evaluations.backward_ran()
         self.loaders.sources.gradient_ran()
+        self.evaluations.backward_ran()
         self.modules.backward_ran()
         self.ddp.backward_ran()
         sizes, self._sizes = self._sizes, {}
         if leads and self.loaders.sources.primary is None:
             self.own_batches.passed(sizes)
+
+    def _gradient_unseen(self) -> None:
+        """An optimizer is about to step, and no backward was seen since its last step: by ``torch.autograd.grad``."""
+        if self.loaders.sources.has_fetched and self.session.may_be_of(FRAMEWORK):
+            self.loaders.sources.gradient_ran()
+            self.evaluations.backward_ran()
 
     def _called(self, module: Module, given: Iterable[object]) -> None:
         """Of several calls of one class between two backwards the last one counts: a GAN's see one batch."""
