@@ -164,3 +164,13 @@ def test_a_queue_is_turned_where_it_is_not_seen_how_the_scripts_workers_share(
     assert ("prefetch_factor" in left_out) is (workers == 0)
     assert ("repeat" in left_out["num_workers"]) is (workers == 0)
     assert "isn't seen to ask which worker" in left_out["persistent_workers"]
+
+
+@pytest.mark.parametrize("mode", ["trial", "apply"])
+def test_loaders_do_without_workers_where_the_scripts_option_takes_them(begin: Callable[..., Any], mode: str) -> None:
+    """As timm's, which share its ``--workers`` and keep them: PyTorch refuses to keep none."""
+    trial = begin({"num_workers": 0}, mode=mode, training_loaders=["elsewhere#0"])
+    trial.session.knobs.delegate("num_workers")
+    data = TensorDataset(torch.randn(32, 8))
+    held_out = DataLoader(data, batch_size=16, num_workers=0, persistent_workers=True, prefetch_factor=4)
+    assert len(list(held_out)) == 2

@@ -23,7 +23,7 @@ from .copies import KEPT, CopyWatch, refusals
 from .datasets import length, reference, shards_itself
 from .fetching import FetchWaits
 from .lasting import LastingWorkers
-from .loader_places import LOADER_KNOBS, Fetched, Loader, as_written, by_name
+from .loader_places import LOADER_KNOBS, Fetched, Loader, as_written, by_name, drop_for_none
 from .made_iterators import MadeIterators
 from .own_loaders import OwnLoaders
 from .queues import ready_batches
@@ -65,8 +65,8 @@ class LoaderWatch:
     def install(self) -> None:
         """Patches what the mode needs: under "apply" only the construction, and only if a knob asks for it."""
         data = self.torch.utils.data
-        wanted = [knob for knob in (*LOADER_KNOBS, "grad_accumulation") if self.session.knobs.wants(knob)]
-        if self.session.measuring or wanted:
+        wanted = any(self.session.knobs.wants(knob) for knob in (*LOADER_KNOBS, "grad_accumulation"))
+        if self.session.measuring or wanted or self.session.request.config.get("num_workers") == 0:
             patch(data.DataLoader, "__init__", self._init)
             patch(data.DataLoader, "__iter__", self._iter)
         if self.session.knobs.wants("num_workers"):
@@ -140,6 +140,8 @@ class LoaderWatch:
             entry = self._register(loader, given)
             if self._is_training(entry, given):
                 self._override(entry, given)
+            elif self.session.request.config.get("num_workers") == 0:
+                drop_for_none(given)  # the script's own option may have taken its other loaders' workers, too
             original(**by_name(signature, given))
 
         return __init__
@@ -234,9 +236,7 @@ class LoaderWatch:
                 given[knob] = values[knob]
             entry.changed.add(knob)
         starting.add_workers(self.session, entry, given, values)
-        if int(given.get("num_workers", 0)) == 0:
-            for dependent in ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context"):
-                given.pop(dependent, None)
+        drop_for_none(given)
 
     def values_for(self, entry: Loader) -> dict[str, Value]:
         """What a training loader is given. Of a batch that is computed in parts it makes the whole."""

@@ -73,3 +73,10 @@ def as_written(given: Arguments) -> dict[str, Value | None]:
         "num_workers": int(given.get("num_workers", 0) or 0), "prefetch_factor": given.get("prefetch_factor") or 2,
         "pin_memory": bool(given.get("pin_memory")), "persistent_workers": bool(given.get("persistent_workers")),
     }  # fmt: skip
+
+
+def drop_for_none(given: Arguments) -> None:
+    """Takes away what a constructor refuses, or doesn't need, where it is given no workers."""
+    if not given.get("num_workers"):
+        for dependent in ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context"):
+            given.pop(dependent, None)
