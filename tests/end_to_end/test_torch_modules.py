@@ -344,3 +344,31 @@ def test_a_step_of_the_script_is_compiled_as_under_plain_python(
     assert ran.returncode == 0, ran.output
     assert ran.output.splitlines()[-1] == plain.stdout.strip()
     assert "Dynamo does not know" not in ran.output
+
+
+class OnDevices(torch.nn.Module):  # type: ignore[misc]
+    """Notes where it lies, as timm's tasks do, by what a tensor without dimensions to lay out becomes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(4, 4, 3))
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        self.device = torch.empty(0).to(*args, **kwargs).device
+        return super().to(*args, **kwargs)
+
+    def forward(self, x: Any) -> Any:
+        return self.layers(x)
+
+
+def test_a_model_whose_own_way_of_moving_knows_no_layouts_is_laid_out(begin: Callable[..., Any]) -> None:
+    """It failed in the trial of ``channels_last``, as timm's training did."""
+    trial = begin({"channels_last": True})
+    model = OnDevices()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.rand(2, 3, 8, 8)).mean().backward()
+        optimizer.step()
+    trial.end()
+    assert trial.evidence("channels_last")[0] == "verified"

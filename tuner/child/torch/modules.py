@@ -347,7 +347,7 @@ class ModuleWatch:
             self.script_autocast |= torch.is_autocast_enabled(self.device_type)
             self.weights_channels_last |= any(is_channels_last(torch, c.weight) for c in convolutions)
             if self.channels_last and convolutions:
-                module.to(memory_format=torch.channels_last)
+                torch.nn.Module.to(module, memory_format=torch.channels_last)  # a model's own may know devices only
         return root
 
     @contextmanager
