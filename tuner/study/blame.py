@@ -37,6 +37,10 @@ TIMES = 2.0
 """A run that is to show whether a failure comes again may take so many times as long as it took, and the margin."""
 PLAIN_MARGIN_S = 3.0
 """Plain Python may take so much longer than the failure did: beyond it, the script may write what no trial showed."""
+LEAST_TIMES = 1.2
+"""A run has to be able to take so many times as long as the failure took, and that margin, or it isn't begun: one that
+the budget cuts off sooner may only have been slower.
+"""
 SEARCH_S = 180.0
 """The search for the watch at fault takes no longer, or ``SEARCH_TIMES`` as long as the failure took."""
 SEARCH_TIMES = 6.0
@@ -132,7 +136,7 @@ def longest_check_s(failed: Outcome) -> float:
 
 def least_check_s(failed: Outcome) -> float:
     """How long it has to be able to take, so that it tells anything where it doesn't fail."""
-    return failed.seconds + PLAIN_MARGIN_S
+    return LEAST_TIMES * failed.seconds + PLAIN_MARGIN_S
 
 
 class Inquiry:

@@ -51,16 +51,23 @@ def test_a_short_budget_bounds_what_is_measured_first(tmp_path: Path, budget_s: 
 
 
 class Broken(Runner):
-    """The script fails after a while, but without any watch: then it runs until it is ended. Time passes by that."""
+    """The script fails after a while, but without any watch: then it runs until it is ended. Time passes by that.
 
-    def __init__(self) -> None:
+    ``by_itself``: it fails then, too, a twentieth later.
+    """
+
+    def __init__(self, fails_after_s: float = 30.0, *, by_itself: bool = False) -> None:
         self.now = 0.0
         self.runs: list[float] = []
+        self.fails_after_s = fails_after_s
+        self.by_itself = by_itself
 
     def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
         """As the limit says, at the latest."""
-        fails, limit_s = not request.without >= ALL - {Watch.FILES}, request.limits.trial_timeout_s
-        seconds = min(30.0, limit_s) if fails else limit_s
+        bare, limit_s = request.without >= ALL - {Watch.FILES}, request.limits.trial_timeout_s
+        after_s = (1.05 if bare else 1.0) * self.fails_after_s
+        fails = after_s < limit_s and (self.by_itself or not bare)
+        seconds = min(after_s, limit_s) if fails or not bare else limit_s
         self.now += seconds
         self.runs.append(seconds)
         if fails:
@@ -71,7 +78,7 @@ class Broken(Runner):
 @pytest.mark.parametrize(
     ("budget_s", "runs", "error", "said"),
     [
-        (45.0, [30.0], UserScriptError, "the budget lacks 18 s for the run that was to show it, and a study has many"),
+        (45.0, [30.0], UserScriptError, "the budget lacks 24 s for the run that was to show it, and a study has many"),
         (140.0, [30.0, 70.0, 30.0, 10.0], UntunableError, "the budget of 2 min 20 s ended while the script as written"),
     ],
 )
@@ -87,3 +94,15 @@ def test_whose_fault_a_failure_is_is_looked_for_within_the_budget(
         )  # fmt: skip
     assert broken.runs == runs and broken.now <= budget_s
     assert said in f"{raised.value.message} {raised.value.hint}"
+
+
+@pytest.mark.parametrize("budget_s", [204.0, 222.0, 300.0])
+def test_a_run_that_the_budget_cuts_off_shows_no_fault_of_ours(tmp_path: Path, budget_s: float) -> None:
+    """It was told that autotune breaks the script, which failed by itself, a second after the budget had ended."""
+    broken, notes = Broken(100.0, by_itself=True), list[str]()
+    with pytest.raises(UserScriptError):
+        run_study(
+            worlds.plan(tmp_path, budget_s=budget_s), broken, StructuredSampler(),
+            lambda event: notes.append(str(event)), threading.Event(), clock=lambda: broken.now,
+        )  # fmt: skip
+    assert not any("autotune breaks" in note for note in notes) and broken.now <= budget_s
