@@ -328,7 +328,7 @@ class StudyTime:
         longer_s = self.runs.searched_s(ahead)
         over = self.budget.search_is_over(self.now, done, longer_s, reserved_s) if longer_s > usual_s else ""
         what = config_text(compiled_setting(ahead))
-        return f"{over}, with {longer_s:.0f} s for a first trial of {what}" if over else ""
+        return f"{over}, with {longer_s:.0f} s for a trial of {what}" if over else ""
 
 
 def searched(trials: Sequence[Trial]) -> list[Trial]:

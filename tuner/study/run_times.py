@@ -17,6 +17,8 @@ FIRST_TRIAL_S = 30.0
 """A guess of what a trial takes, before any has been run."""
 _COMPILERS = frozenset({"compile", "jit_compile"})
 """Knobs with which a start takes longer than others do."""
+_COMPILED_NOT = (False, "off")
+"""Their values with which it doesn't: Keras compiles by itself, so that False is what its studies try."""
 _LONG_TO_COMPILE_S = 40.0
 """What a first trial of a compiler's setting may take beside a usual one: torch.compile took 25 to 35 s for a small
 convolutional net on two cores."""
@@ -154,12 +156,12 @@ class RunTimes:
 
 
 def compiled_setting(config: Config) -> dict[str, Value]:
-    """What the config compiles, and how."""
-    return {name: config[name] for name in _COMPILERS if name in config}
+    """What the config compiles, and how; nothing where it turns off what the script compiles."""
+    return {name: config[name] for name in _COMPILERS if config.get(name) not in (None, *_COMPILED_NOT)}
 
 
 def _compiles(config: Config) -> bool:
-    return not _COMPILERS.isdisjoint(config)
+    return bool(compiled_setting(config))
 
 
 def _spared_s(outcome: Outcome) -> float:

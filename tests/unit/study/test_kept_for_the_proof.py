@@ -60,7 +60,8 @@ def test_a_first_trial_that_compiles_is_not_begun_to_be_cut_off() -> None:
     scarce = found(45.0, {TIER_1: 1.01})
     assert scarce.reserved_s() + 10.0 <= 45.0 and scarce.search_is_over(Config(workers=4)) == ""
     late = scarce.search_is_over(Config(compile="default", workers=2))
-    assert "with 50 s for a first trial of compile=default" in late
+    assert "with 50 s for a trial of compile=default" in late
+    assert scarce.search_is_over(Config(jit_compile=False)) == "", "it compiles nothing"
     known = replace(scarce, trials=[*scarce.trials, Trial(9, Phase.SEARCH, compiled, "", replace(slow, seconds=10.0))])
     assert known.search_is_over(compiled) == "", "what one takes is known"
     assert short.search_is_over(compiled) == "", "nothing else was tried: the user may ask for that alone"
