@@ -48,7 +48,22 @@ def test_a_value_that_is_read_in_each_step_is_told_of(read: Callable[[Any], obje
     with watched(window=WINDOW) as trial:
         _trained(trial, read)
     [remark] = [text for text in trial.session.facts.remarks if "read on the host" in text]
-    assert f"in {STEPS} steps" in remark and "float()" in remark
+    assert f" of {STEPS} steps values were" in remark and "float()" in remark
+
+
+def test_an_evaluation_between_two_steps_is_one_of_them() -> None:
+    """It was told as though a value were read in each step."""
+    taken = list[Any]()
+
+    def evaluate(loss: Any) -> None:
+        taken.append(loss)
+        if len(taken) == STEPS // 2:
+            for number in range(STEPS):
+                float(slow(loss + number))
+
+    with watched(window=WINDOW) as trial:
+        _trained(trial, evaluate)
+    assert len(taken) == STEPS and not any("read on the host" in text for text in trial.session.facts.remarks)
 
 
 def test_a_value_that_is_there_by_then_costs_nothing() -> None:

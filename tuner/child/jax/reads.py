@@ -11,7 +11,7 @@ from ..session import Session
 from .types import Call
 
 FEW = 0.5
-"""Such reads are worth a remark from so many in each step on."""
+"""Steps with such a read are worth a remark from that share of all on."""
 READING = (
     "__array__", "__bool__", "__complex__", "__float__", "__format__", "__index__", "__int__", "__repr__", "__str__",
     "item", "tobytes", "tolist",
@@ -20,7 +20,8 @@ READING = (
 
 
 class ReadWatch:
-    """Counts, in ``waits``, those that had to wait, in the thread that trains and between its steps.
+    """Counts, in ``waits``, the steps after which one had to wait, in the thread that trains: what an evaluation reads
+    in its batches is all after the same step.
 
     What was computed by then costs nothing, as a loss does that is read a step later. On a processor NumPy looks into
     an array past these methods (``np.asarray``): that isn't seen.
@@ -29,6 +30,7 @@ class ReadWatch:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.waits = 0
+        self._last = 0
 
     def install(self) -> None:
         """Patches the class of arrays, right after JAX's import."""
@@ -42,8 +44,9 @@ class ReadWatch:
 
         def read(array: Any, *args: Any, **kwargs: Any) -> Any:
             trains = session.here and session.clock.total_steps and not session.clock.validating
-            if trains and threading.get_ident() == session.thread:
-                self.waits += _is_awaited(array)
+            steps = session.clock.total_steps
+            if trains and steps != self._last and threading.get_ident() == session.thread and _is_awaited(array):
+                self.waits, self._last = self.waits + 1, steps
             return original(array, *args, **kwargs)
 
         return read
@@ -53,7 +56,7 @@ class ReadWatch:
         steps = self.session.clock.total_steps
         if self.waits >= FEW * steps > 0:
             self.session.facts.remark(
-                f"{self.waits} values were read on the host in {steps} steps before they were computed (float(),"
+                f"after {self.waits} of {steps} steps values were read on the host before they were computed (float(),"
                 " item(), print, if): each waits for the device, which has nothing to do until the script goes on"
             )
 
