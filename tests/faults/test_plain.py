@@ -151,11 +151,14 @@ def test_so_do_others_that_are_asked_by_an_argument_or_a_call(run: Run, tmp_path
     (services / "utils.py").write_text(MLFLOW)
     (tmp_path / "home" / "swanlab.py").write_text(SWANLAB)
     text = "import swanlab; swanlab.login(); swanlab.init('digits', mode='cloud'); swanlab.init('d', None, 'cloud')"
+    text += "; swanlab.init('d', None, 'read-only'); swanlab.init('d', mode='read-only')"
     utils = "from mlflow.tracking._tracking_service import utils; utils.set_tracking_uri('http://x')"
     outcome = run(f"{text}\n{utils}\nutils._get_store('http://x')")
     assert outcome.kind is OutcomeKind.COMPLETE
     kept = f"kept in file://{tmp_path}/run/mlruns"
-    assert (tmp_path / "run" / "log.txt").read_text().splitlines() == ["digits disabled", "d disabled", kept]
+    assert (tmp_path / "run" / "log.txt").read_text().splitlines() == [
+        "digits disabled", "d disabled", "d read-only", "d read-only", kept,
+    ]  # fmt: skip
 
 
 def test_an_environments_own_sitecustomize_is_run(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,7 @@ def test_others_keep_nothing_either_whatever_mode_they_are_given(
             assert (call("digits", mode="cloud"), call("digits", "me", "cloud"), call()) == (off, off, off)
         else:
             assert call("digits", mode="async").mode == call().mode == off
+            assert call("digits", mode="read-only").mode == "read-only", "it sends nothing, and the script needs it"
 
 
 def test_a_login_that_asks_a_server_is_none(tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ def test_clearml_stays_offline(tmp_path: Path) -> None:
 
 
 def test_plain_python_is_kept_from_the_same_ones() -> None:
-    for name in ("OFF", "LOGINS", "CLEARML", "MLFLOW"):
+    for name in ("OFF", "READS", "LOGINS", "CLEARML", "MLFLOW"):
         assert getattr(sitecustomize, name) == getattr(silenced, name)
 
 

@@ -24,6 +24,8 @@ OFF: Mapping[str, tuple[tuple[str, ...], str, object]] = {
     ),
 }  # fmt: skip
 """Module → what begins a run there, and the argument with which that keeps nothing."""
+READS = "read-only"
+"""What a script may ask for instead, of Neptune: it sends nothing, and reads what earlier runs have left."""
 LOGINS: Mapping[str, tuple[str, ...]] = {"swanlab": ("login",), "comet_ml": ("login", "init")}
 """What asks a server, or the user, whatever else is said, and gives nothing."""
 CLEARML = ("clearml", "clearml.utilities.check_updates")
@@ -92,11 +94,13 @@ def silence_clearml(session: Session, module: ModuleType) -> None:
 
 
 def _told(argument: str, off: object, original: Callable[..., Result]) -> Callable[..., Result]:
-    """Called with that in place of what the script gives for the argument, wherever it stands."""
+    """Called with that in place of what the script gives for the argument, wherever it stands, unless it only reads."""
     names = list(inspect.signature(original).parameters)
     place = names.index(argument) if argument in names else len(names)
 
     def begin(*args: Any, **kwargs: Any) -> Result:
+        if (args[place] if len(args) > place else kwargs.get(argument)) == READS:
+            return original(*args, **kwargs)
         if len(args) > place:
             args = (*args[:place], off, *args[place + 1 :])
         else:

@@ -46,6 +46,7 @@ OFF = {
         ("Experiment", "ExistingExperiment", "OfflineExperiment", "ExistingOfflineExperiment"), "disabled", True,
     ),
 }  # fmt: skip
+READS = "read-only"
 LOGINS = {"swanlab": ("login",), "comet_ml": ("login", "init")}
 CLEARML = ("clearml", "clearml.utilities.check_updates")
 MLFLOW = ("mlflow.tracking._tracking_service.utils", "mlflow.tracking._model_registry.utils")
@@ -220,6 +221,8 @@ def _told(argument: str, off: object, begin: Any) -> Any:
 
     @functools.wraps(begin)
     def begin_so(*args: Any, **kwargs: Any) -> Any:
+        if (args[place] if len(args) > place else kwargs.get(argument)) == READS:
+            return begin(*args, **kwargs)
         if len(args) > place:
             return begin(*args[:place], off, *args[place + 1 :], **kwargs)
         return begin(*args, **{**kwargs, argument: off})
