@@ -105,6 +105,28 @@ def test_mlflows_runs_go_to_the_trials_folder_wherever_the_script_sends_them(
     assert made.get_tracking_uri() == made._resolve_tracking_uri(server) == made._get_store(server) == kept
 
 
+def test_a_search_of_mlflows_that_finds_nothing_is_told(tmp_path: Path) -> None:
+    """A script took its learning rate from the best run of its store, or else another one: trials took that, unsaid."""
+
+    class Store:
+        def __init__(self) -> None:
+            self.runs: list[str] = []
+
+        def search_runs(self, experiments: list[str]) -> list[str]:
+            return self.runs
+
+    made: Any = ModuleType("mlflow.tracking._tracking_service.utils")
+    store = Store()
+    made._get_store = lambda store_uri=None, artifact_uri=None: store
+    trial = _instrumented(tmp_path, made)
+    store.runs.append("of this trial")
+    assert made._get_store().search_runs(["0"]) == ["of this trial"] and not trial.session.facts.remarks
+    store.runs.clear()
+    assert made._get_store().search_runs(["0"]) == made._get_store().search_runs(experiments=["0"]) == []
+    [remark] = trial.session.facts.remarks
+    assert "search_runs" in remark and "finds nothing" in remark
+
+
 def test_clearml_stays_offline(tmp_path: Path) -> None:
     told: list[bool] = []
     made: Any = ModuleType("clearml")

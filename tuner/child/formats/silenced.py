@@ -32,6 +32,12 @@ CLEARML = ("clearml", "clearml.utilities.check_updates")
 """What begins a run of ClearML's, and what asks a server for a newer version of it even offline."""
 MLFLOW = ("mlflow.tracking._tracking_service.utils", "mlflow.tracking._model_registry.utils")
 """Where MLflow keeps which server its runs and its models go to."""
+SEARCHES = ("search_runs", "search_registered_models", "search_model_versions")
+"""What of its store finds earlier runs and models, of which a trial's has none. MLflow itself searches experiments."""
+FOUND_NONE = (
+    "the script looks in MLflow for what earlier runs have left ({}), and a trial finds nothing there, since its runs"
+    " are kept apart: it may train otherwise than without autotune"
+)
 RUNS = "mlruns"
 """In the trial's folder, as the variable has it."""
 SWEEPING = ("sweep", "controller", "agent")
@@ -78,7 +84,25 @@ def silence_mlflow(session: Session, module: ModuleType) -> None:
         elif name in ("get_tracking_uri", "get_registry_uri", "_resolve_tracking_uri", "_resolve_registry_uri"):
             patch(module, name, lambda original: lambda *args, **kwargs: own)
         elif name == "_get_store":
-            patch(module, name, lambda original: lambda *args, **kwargs: original(own))
+            patch(module, name, lambda original: lambda *args, **kwargs: _told_of(session, original(own)))
+
+
+def _told_of(session: Session, store: Result) -> Result:
+    """The store, of which a search that finds nothing is told: what a script makes of that, it does in silence."""
+    for name in SEARCHES:
+        if hasattr(store, name):
+            patch(store, name, partial(_searched, session, name))
+    return store
+
+
+def _searched(session: Session, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    def search(*args: Any, **kwargs: Any) -> Any:
+        found = original(*args, **kwargs)
+        if not found and session.here:
+            session.facts.remark(FOUND_NONE.format(name))
+        return found
+
+    return search
 
 
 def silence_clearml(session: Session, module: ModuleType) -> None:
