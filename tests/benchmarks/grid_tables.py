@@ -14,8 +14,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 DASHES = ' stroke-dasharray="3 3" opacity="0.6"'
 _WIDTH, _HEIGHT, _LEFT, _TOP, _GAP, _LEGEND = 360, 260, 50, 30, 60, 150
 
-REPORTED, TO_DEVELOP_ON = "Reported", "To develop on"
-"""The halves of the grids."""
+REPORTED, UNREPORTED = "Reported", "To develop on, or not to be reported"
+"""The grids that speak for a sampler, and the others."""
 OURS = "autotune"
 
 
@@ -52,14 +52,14 @@ def document(
     grids: Mapping[str, str],
     notes: Sequence[str],
 ) -> str:
-    """The whole of results.md. ``grids``: name → what it is, in a few words; ``others``: those to develop on."""
+    """The whole of results.md. ``grids``: name → what it is, in a few words; ``others``: those not reported."""
     parts = [
         "# Samplers on recorded grids",
         f"Made by `{command}`, {day}; {seeds} seeds. Each cell is the true gain of what is recommended by then, in"
         " percent of the best config's in the grid: the mean over seeds and grids, in brackets the tenth percentile.",
         *notes,
     ]
-    for title, games in ((REPORTED, reported), (TO_DEVELOP_ON, others)):
+    for title, games in ((REPORTED, reported), (UNREPORTED, others)):
         names = sorted({grid for of in games.values() for grid in of})
         if not names:
             continue

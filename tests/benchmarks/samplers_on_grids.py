@@ -17,14 +17,14 @@ import shlex
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import cache
 from pathlib import Path
 
 from grid_claims import Games
 from grid_samplers import PLAYERS, missing
 from grid_scores import Played, play
-from grid_tables import REPORTED, TO_DEVELOP_ON, document, overview, picture
+from grid_tables import REPORTED, UNREPORTED, document, overview, picture
 
 from tuner.analysis.turns import DISTURBED, FEWEST_CALM
 from tuner.errors import GridError
@@ -44,7 +44,7 @@ MOST_DISTURBED = 0.25
 MOST_ROUGH = 0.1
 """And with a larger share of configs of which too few pairs are calm, so that the disturbed ones count, too."""
 
-MOST_UNCERTAIN = 0.1
+MOST_UNCERTAIN = 0.2
 """With half of its gains not even known to that, what is best in a grid is what had luck."""
 
 Game = tuple[str, str, int]
@@ -72,13 +72,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     left_out = {name: missing(name) for name in names if missing(name)}
     names = [name for name in names if name not in left_out]
     notes = [f"{name} is left out: {why}." for name, why in left_out.items()]
-    notes += [f"**Not to be reported**: {name} {why}." for name, pair in grids.items() if (why := unfit(*pair))]
+    unfits = {name: why for name, pair in grids.items() if (why := unfit(*pair))}
+    notes += [f"**Not to be reported**: {name} {why}." for name, why in unfits.items()]
     began = time.monotonic()
     seeds = range(options.first, options.first + options.seeds)
     played = _all_games([(name, str(path), seed) for name in names for path in paths for seed in seeds],
                         options.jobs)  # fmt: skip
-    reported, others = _halves(played, names, paths)
-    games, half = (reported, REPORTED) if reported else (others, TO_DEVELOP_ON)
+    reported, others = _halves(played, names, paths, {*DEVELOPMENT, *unfits})
+    games, half = (reported, REPORTED) if reported else (others, UNREPORTED)
     print("\n".join([*notes, half]))
     print("\n\n".join(overview(games)))
     print(f"{len(played)} games in {time.monotonic() - began:.0f} s")
@@ -184,8 +185,10 @@ def _longer(path: str) -> Grid | None:
     return read_grid(beside) if beside.exists() else None
 
 
-def _halves(played: dict[Game, Played], names: Sequence[str], paths: Sequence[Path]) -> tuple[Games, Games]:
-    """What is reported, and what is to develop on; of samplers in the order in which they were named."""
+def _halves(
+    played: dict[Game, Played], names: Sequence[str], paths: Sequence[Path], apart: Set[str]
+) -> tuple[Games, Games]:
+    """What is reported, and the grids ``apart``; of samplers in the order in which they were named."""
 
     def of(chosen: Sequence[Path]) -> Games:
         if not chosen:
@@ -199,8 +202,8 @@ def _halves(played: dict[Game, Played], names: Sequence[str], paths: Sequence[Pa
         }  # fmt: skip
 
     return (
-        of([path for path in paths if _name(path) not in DEVELOPMENT]),
-        of([path for path in paths if _name(path) in DEVELOPMENT]),
+        of([path for path in paths if _name(path) not in apart]),
+        of([path for path in paths if _name(path) in apart]),
     )
 
 

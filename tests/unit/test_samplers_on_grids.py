@@ -130,18 +130,21 @@ def test_the_figures_of_a_score() -> None:
 
 
 def test_the_command_writes_a_table_and_a_picture(
-    grid: Grid, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    grid: Grid, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("digits", "compiled"):
-        write_grid(tmp_path / f"{name}.jsonl.gz", grid)
+    """Held out and fit is one of three; another one was recorded beside other work."""
+    monkeypatch.setattr(samplers_on_grids, "FEWEST_CONFIGS", 10)
+    for name in ("digits", "compiled", "photos"):
+        write_grid(tmp_path / f"{name}.jsonl.gz", disturbed(grid, len(grid.rows), 6) if name == "photos" else grid)
     files = [str(path) for path in sorted(tmp_path.glob("*.gz"))]
     options = ["--seeds", "2", "--jobs", "1", "--samplers", "random,batch doubling", "--out", str(tmp_path)]
     assert samplers_on_grids.main([*files, *options]) == 0
     text = (tmp_path / "results.md").read_text()
-    assert "**Not to be reported**: compiled has fewer than 300 configs" in text
+    assert "**Not to be reported**: photos was recorded beside other work" in text
     assert f"--seeds 2 --jobs 1 --samplers 'random,batch doubling' --out {tmp_path}" in text, "as it was called"
-    reported, others = text.split("## To develop on")
-    assert "**compiled**" in reported and "**digits**" in others and "**digits**" not in reported
+    reported, others = text.split("## To develop on, or not to be reported")
+    assert [name in reported for name in ("**compiled**", "**digits**", "**photos**")] == [True, False, False]
+    assert "**digits**" in others and "**photos**" in others
     rows = [line for line in reported.splitlines() if line.startswith(("| random", "| batch doubling"))]
     assert [row.split(" | ")[1] for row in rows[2:]] == ["compiled", "compiled"], "a row a grid of what is asked for"
     rows = rows[:2]
@@ -149,9 +152,9 @@ def test_the_command_writes_a_table_and_a_picture(
     lines = ET.parse(tmp_path / "results.svg").getroot().findall("{http://www.w3.org/2000/svg}polyline")
     assert len(lines) == 2 * 2 * 2
     assert "to develop on" not in (tmp_path / "results.svg").read_text()
-    assert "8 games" in capsys.readouterr().out
+    assert "12 games" in capsys.readouterr().out
     assert samplers_on_grids.main([str(tmp_path / "digits.jsonl.gz"), *options]) == 0
-    assert "To develop on\n|" in capsys.readouterr().out, "no other half is there"
+    assert "To develop on, or not to be reported\n|" in capsys.readouterr().out, "no other one is there"
     assert "to develop on" in (tmp_path / "results.svg").read_text()
 
 
