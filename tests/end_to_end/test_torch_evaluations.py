@@ -35,9 +35,9 @@ class Loop:
         self.steps += 1
         self.samples += len(x)
 
-    def evaluate(self, batches: Any, *, gradients: bool) -> None:
-        """All batches, in ``eval()``."""
-        self.model.eval()
+    def evaluate(self, batches: Any, *, gradients: bool, in_eval: bool = True) -> None:
+        """All batches, in ``eval()`` or as one that trains."""
+        self.model.train(not in_eval)
         with nullcontext() if gradients else torch.no_grad():
             for batch in batches:
                 self.model(batch[0])
@@ -139,21 +139,19 @@ def test_a_model_that_goes_on_to_train_in_eval_is_counted(begin: Begin) -> None:
 
 
 @pytest.mark.parametrize("validates", [False, True])
-@pytest.mark.parametrize("gradients", [False, True])
+@pytest.mark.parametrize(("gradients", "evaluates"), [(False, True), (True, True), (False, False)])
 def test_a_loader_that_is_only_evaluated_on_is_none_that_trains(
-    begin: Begin, gradients: bool, validates: bool
+    begin: Begin, gradients: bool, evaluates: bool, validates: bool
 ) -> None:
     """The loop slices its own batches: those of the validation's loader were told as what it trains on."""
     trial, loop = begin(), Loop()
     data, held_out = torch.rand(160, 4), _loader(24, 8)
-    if validates:
-        loop.evaluate(held_out, gradients=gradients)
-    for _ in range(4):
-        for x in data.split(8):
+    for epoch in range(5):
+        for x in data.split(8) if epoch or not validates else ():
             loop.train(x)
-        loop.evaluate(held_out, gradients=gradients)
+        loop.evaluate(held_out, gradients=gradients, in_eval=evaluates)
     facts = trial.end()
-    assert (trial.steps, facts["unit"]) == (loop.steps, "steps")
+    assert (trial.steps, facts["unit"], trial.set_apart()) == (loop.steps, "steps", 5 - validates)
     assert facts["left_out"]["num_workers"].startswith("no DataLoader feeds")
     assert facts["training_loaders"] == []
 
@@ -178,3 +176,67 @@ def test_many_steps_on_each_batch_are_fed_by_its_loader(begin: Begin) -> None:
             loop.train(x)
     facts = trial.end()
     assert (trial.steps, trial.samples, facts["unit"]) == (120, 80, "samples")
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_batches_that_are_labelled_one_after_the_other_count_where_one_step_is_taken_on_them(
+    begin: Begin, first: bool
+) -> None:
+    """A model labels each as it comes; those but the last one were told as evaluated on."""
+    trial, loop, train = begin(), Loop(), _loader(80, 8, shuffle=True)
+    for (x,) in train if not first else ():
+        loop.train(x)
+    for _ in range(4):
+        batches: list[Any] = []
+        for (x,) in train:
+            loop.evaluate([(x,)], gradients=False)
+            batches.append(x)
+            if len(batches) == 2:
+                loop.train(torch.cat(batches))
+                batches.clear()
+    facts = trial.end()
+    # The first look after more than two steps is taken for a validation's.
+    assert (trial.steps, trial.samples) == (loop.steps, loop.samples - 8 * (not first))
+    assert facts["unit"] == "samples" and len(facts["training_loaders"]) == 1
+
+
+def test_a_loader_whose_batches_are_labelled_before_another_one_gives_its_own_trains(begin: Begin) -> None:
+    trial, loop = begin(), Loop()
+    for _ in range(3):
+        labelled = iter(_loader(80, 8))
+        for (x,) in _loader(240, 24):
+            loop.evaluate([(x,)], gradients=False)
+            loop.train(torch.cat([x, *next(labelled)]))
+    facts = trial.end()
+    assert (trial.steps, trial.samples) == (30, 240) and len(facts["training_loaders"]) == 2
+
+
+def test_a_figure_of_the_model_between_its_call_and_the_backward_is_no_evaluation(begin: Begin) -> None:
+    trial, loop, losses = begin(), Loop(), list[Any]()
+    for (x,) in _loader(160, 8):
+        losses.append(loop.model.train()(x).mean())
+        loop.evaluate([(x,)], gradients=False)
+        if len(losses) == 2:
+            loop.optimizer.zero_grad()
+            sum(losses).backward()
+            loop.optimizer.step()
+            losses.clear()
+    assert (trial.end()["unit"], trial.steps, trial.samples) == ("samples", 10, 160)
+
+
+def test_an_attack_on_what_is_evaluated_leaves_the_training_its_loader(begin: Begin) -> None:
+    """Its backwards are no steps: the training's loader was told to feed none, and the attacked one counted."""
+    trial, loop = begin(), Loop()
+    train, held_out = _loader(160, 8, shuffle=True), _loader(24, 8)
+    for _ in range(4):
+        for (x,) in train:
+            loop.train(x)
+        loop.model.eval()
+        for (x,) in held_out:
+            change = torch.zeros_like(x, requires_grad=True)
+            for _ in range(12):
+                loop.model(x + change).square().mean().backward()
+        loop.evaluate(held_out, gradients=True)
+    facts = trial.end()
+    assert (trial.steps, trial.samples, facts["unit"]) == (loop.steps, loop.samples, "samples")
+    assert len(facts["training_loaders"]) == 1 and trial.set_apart() == 4

@@ -62,11 +62,10 @@ class StepClock:
         self._clock = clock
         self.phase = Phase.WARMUP
         self.complete = False
-        self.total_steps = 0
+        self.total_steps = self.min_window_steps = 0
         self.total_samples = 0.0
         self.told_samples = 0.0
         """Of all batches that were told of, whether they count or not."""
-        self.min_window_steps = 0
         self.is_untold: Callable[[], bool] = lambda: False
         self.told_within = 2
         self.counts_samples = True
@@ -77,8 +76,7 @@ class StepClock:
         self.turns: TurnGiver | None = None
         self.on_held: Callable[[float], None] = lambda seconds: None
         self._turn_s = 0.0
-        self._stock_was_seen = False
-        self._steps_are_short = False
+        self._stock_was_seen = self._steps_are_short = False
         self._lead_in_ends: float | None = None
         self._validating = self._has_resumed = self._may_train = False
         self._last_seen: dict[object, int] = {}
@@ -146,11 +144,14 @@ class StepClock:
         self._fetched.trains()
 
     def evaluates(self, source: object, since: float) -> None:
-        """As ``validation_begins``, of the newest batch: nothing is trained on it, as is seen now."""
+        """As ``validation_begins``, of the newest batch: another one is fetched, and nothing was trained on it."""
         self._ready_at_resumption = self.ready()
         self.validation_begins(source, since=since)
-        if not self._validating:
-            self._fetched.drop()
+        self._fetched.evaluated_on = not self._validating
+
+    def iteration_begins(self) -> None:
+        """The training loader begins anew: what it gave before that was evaluated on isn't trained on any more."""
+        self._fetched.drop_evaluated()
 
     def validation_begins(self, source: object = None, *, fetched: bool = False, since: float | None = None) -> None:
         """Something that isn't training runs from here on: the time until training resumes is set apart.

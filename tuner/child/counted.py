@@ -28,11 +28,12 @@ class Counted:
 class Fetched:
     """Batches that were fetched since the last step, by whatever thread.
 
-    ``validated_on``: whether they are forgotten with the next one, but for those that a gradient is taken on.
+    ``validated_on``: whether they are forgotten with the next one, but for those that a gradient is taken on;
+    ``evaluated_on``: whether they are with the next iteration.
     """
 
     def __init__(self) -> None:
-        self.validated_on = False
+        self.validated_on = self.evaluated_on = False
         self._lock = threading.Lock()
         self._all, self._trained_on = Counted(), Counted()
 
@@ -59,14 +60,17 @@ class Fetched:
         with self._lock:
             self._trained_on = replace(self._all)
 
-    def drop(self) -> None:
-        """What came since a gradient was taken isn't trained on; it was waited for all the same."""
+    def drop_evaluated(self) -> None:
+        """What was evaluated on since a gradient was taken isn't trained on; it was waited for all the same."""
         with self._lock:
+            if not self.evaluated_on:
+                return
+            self.evaluated_on = False
             self._all.samples, self._all.tokens = self._trained_on.samples, self._trained_on.tokens
 
     def take(self) -> Counted:
         """A step has ended, on all of them."""
         with self._lock:
             taken, self._all, self._trained_on = self._all, Counted(), Counted()
-            self.validated_on = False
+            self.validated_on = self.evaluated_on = False
         return taken

@@ -23,8 +23,9 @@ class DataSource:
     ``thread``: the last that fetched. ``tokens``: of all its batches, padding left out; 0 where none are counted.
     ``shortest``, ``longest``: tokens per sample, of its batches.
     ``waits``: seconds that each of its newest batches was waited for, but for the first of an iteration.
-    ``given``: batches of the newest iteration; ``asked_about``: those of them that a model was asked about at once, in
-    the mode that it is evaluated in; ``evaluated``: those of these behind which the next fetch came, and no training.
+    ``given``: batches of the newest iteration; ``asked_about``: those of them that a model was asked about at once, as
+    where it is evaluated; ``evaluated``: those of these behind which the next fetch came, and no training; ``ended``:
+    whether it has come to its end.
     """
 
     key: str
@@ -46,6 +47,7 @@ class DataSource:
     given: int = 0
     asked_about: int = 0
     evaluated: int = 0
+    ended: bool = False
     waits: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_WAITS))
     _begun_s: float | None = None
 
@@ -69,6 +71,7 @@ class DataSource:
         """An iteration began, which took so many seconds."""
         self.iterated = True
         self.given = self.asked_about = self.evaluated = 0
+        self.ended = False
         self._begun_s = wait_s
 
     def start_ends(self, wait_s: float) -> float | None:

@@ -29,9 +29,11 @@ MANY_UNSTEPPED = 128
 TRAINING_SHARE = 0.5
 """A source trains if it is fetched in so many of the gaps between gradients."""
 FEW_UNFED = 4
-"""Gradients that may follow each other without a batch; later four times as many as there were between two batches."""
+"""Steps that may follow each other without a batch; later four times as many as there were between two batches."""
 HARDLY_FED = 8
-"""Gradients to one that batches came before, by which a single batch that a model is asked about is validated on."""
+"""Steps to one that batches came before, by which a single batch that a model is asked about is validated on."""
+SELDOM_FED = 2
+"""The same of several batches that a model was asked about, where their iteration hasn't come to its end."""
 
 
 @dataclass
@@ -73,8 +75,8 @@ class TrainingSources(Generic[Source]):
     ``on_unstepped`` with how many batches came without a gradient, from ``MANY_UNSTEPPED`` on with each doubling.
     ``reader``, which is set from outside: another framework that may train on them, and counts its samples by itself.
     ``before_fetch``, likewise: called where a thread that trains asks for a batch.
-    ``resigns``: whether a primary source is none any more once gradients go on without a batch of any. ``resigned``:
-    keys of those that did: the script keeps their batches, or looked at them once.
+    ``resigns``: whether a primary source is none any more once steps go on without a batch of any. ``resigned``:
+    keys of those that did (the script keeps their batches, or looked at them once) → samples that count no more by it.
     """
 
     def __init__(
@@ -106,9 +108,8 @@ class TrainingSources(Generic[Source]):
         self._lock = threading.RLock()
         self.before_fetch: Callable[[], None] = lambda: None
         self.resigns = False
-        self.resigned: set[str] = set()
-        self._gradients = self._fed = self._unfed = self._most_unfed = 0
-        self._uncounted = 0.0
+        self.resigned: dict[str, float] = {}
+        self._fed = self._fed_at = self._most_unfed = 0
         self._clock = clock
         self._counts = counts
         self._on_counted, self._on_unstepped = on_counted, on_unstepped
@@ -160,6 +161,8 @@ class TrainingSources(Generic[Source]):
         with self._lock:
             source.begins(0.0 if self.is_fed_here else wait_s)
             self._held.pop(source.key, None)
+            if source is self.primary:
+                self._clock.iteration_begins()
 
     def fetched(
         self, source: Source, samples: int, wait_s: float, tokens: int = 0, took_s: float | None = None
@@ -177,7 +180,6 @@ class TrainingSources(Generic[Source]):
             source.thread, self.newest_s = threading.get_ident(), time.perf_counter()
             self.batches += source.thread in self._threads
             source.count(samples, tokens)
-            self._most_unfed, self._unfed = max(self._most_unfed, self._unfed), 0
             doubled = self.batches >= MANY_UNSTEPPED and self.batches & (self.batches - 1) == 0
             if doubled and not self.gaps and not self.feeds_itself:
                 self._on_unstepped(self.batches)
@@ -209,7 +211,6 @@ class TrainingSources(Generic[Source]):
         """What was fetched since the last gradient fed it. Returns True when the primary source was found by this."""
         with self._lock:
             self._threads.add(threading.get_ident())
-            self._gradients += 1
             self._fed += bool(self._gap)
             for source in [each for each in self._gap.values() if self._is_only_evaluated(each)]:
                 del self._gap[source.key]
@@ -218,17 +219,18 @@ class TrainingSources(Generic[Source]):
                 self._goes_unfed()
                 return False
             self.gaps += 1
+            if self.primary is not None or self.resigned.keys() & self._gap.keys():
+                self._most_unfed = max(self._most_unfed, self._unfed)
+            self._fed_at = self._clock.total_steps
             for source in self._gap.values():
                 source.training_gaps += 1
+                self._clock.total_samples += self.resigned.pop(source.key, 0.0)  # it has many steps to a batch
             newest = next(reversed(self._gap.values()))
             if self.primary is None or self.primary.key not in self._gap:
                 newest.fed += 1
             self._gap.clear()
             if self.primary is None:
                 self.primary = newest
-                if newest.key in self.resigned:  # it has many gradients to a batch
-                    self.resigned.remove(newest.key)
-                    self._clock.total_samples += self._uncounted
                 held = self._held.get(newest.key)
                 self._held.clear()
                 if held is not None:
@@ -241,23 +243,32 @@ class TrainingSources(Generic[Source]):
             return False
 
     def _is_only_evaluated(self, source: Source) -> bool:
-        """Whether its newest iteration evaluates a model: the batch that came last is none to train on either."""
+        """Whether its newest iteration evaluates a model: the batch that came last is none to train on either.
+
+        A model may also label several batches, one after the other, that are trained on together.
+        """
         if not source.asked_about or source.asked_about < source.given:
             return False
-        is_single = source.given == 1 and HARDLY_FED * self._fed < self._gradients
-        return is_single or 2 * source.evaluated >= source.given
+        steps = self._clock.total_steps
+        if source.given == 1 and source is not self.primary and HARDLY_FED * self._fed <= steps:
+            return True
+        return 2 * source.evaluated >= source.given and (source.ended or SELDOM_FED * self._fed <= steps)
+
+    @property
+    def _unfed(self) -> int:
+        """Steps since a batch fed a gradient: those that an attack or a picture takes of its input are no steps."""
+        return self._clock.total_steps - self._fed_at
 
     def _goes_unfed(self) -> None:
         """A gradient ran, and no batch had been fetched since the one before."""
-        self._unfed += 1
         least = max(FEW_UNFED, 4 * self._most_unfed)
         if not self.resigns or self.primary is None or self.wait_is_hidden or self.reader.is_there:
             return
         if self._unfed > least:
-            self.resigned.add(self.primary.key)
+            self.resigned[self.primary.key] = self._clock.total_samples
             self.primary = None
             self.changes_of_primary += 1
-            self._uncounted, self._clock.total_samples = self._clock.total_samples, 0.0
+            self._clock.total_samples = 0.0
 
     def was_asked(self, *, evaluated: bool = False) -> None:
         """A model was asked about the newest batch; with ``evaluated``, which nothing was then trained on."""

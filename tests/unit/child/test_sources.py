@@ -268,3 +268,26 @@ def test_what_fills_a_queue_counts_once_the_queue_gives_it(trial: Trial) -> None
     assert source.first_start_s == 0.25, "what the thread took to begin was waited for here"
     trial.step()
     assert trial.clock.total_samples == 16 and not trial.sources.wait_is_hidden
+
+
+def test_a_loader_that_trains_again_is_one_that_trains(trial: Trial) -> None:
+    """Whichever has fed a gradient meanwhile; its samples of before count again."""
+    trial.sources.resigns = True
+    for _ in range(10):
+        trial.step("train")
+    for _ in range(6):
+        trial.step()
+    assert (trial.sources.training(), trial.clock.total_samples) == ([], 0)
+    trial.step("other")
+    for _ in range(10):
+        trial.step("train")
+    assert trial.sources.primary is trial.source("train")
+    assert trial.sources.is_training(trial.source("train")) and trial.clock.total_samples >= 18 * 8
+
+
+def test_gradients_that_no_step_follows_leave_a_loader_in_its_place(trial: Trial) -> None:
+    trial.sources.resigns = True
+    trial.step("train")
+    for _ in range(40):
+        trial.sources.gradient_ran()
+    assert trial.sources.primary is trial.source("train")

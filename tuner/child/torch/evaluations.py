@@ -1,7 +1,8 @@
-"""What a model is asked about in ``eval()`` and isn't trained on, whichever loader gives it, with gradients or without.
+"""What a model is asked about and isn't trained on, whichever loader gives it, with gradients or without.
 
-A call in ``eval()`` may be part of the training (a model labels its own batch, or has its batch norm frozen). What
-comes next tells: a call to train, or a backward, is on the same batch; with another fetch this one was evaluated on.
+A call in ``eval()``, or without gradients, may be part of the training (a model labels its own batch, or has its batch
+norm frozen). What comes next tells: a call to train, or a backward, is on the same batch; with another fetch this one
+was evaluated on, unless all of its iteration is then trained on at once.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from .types import Module
 
 @dataclass(frozen=True)
 class _Look:
-    """A call in ``eval()``: of which module, whether with gradients, and when it began."""
+    """A call in ``eval()`` or without gradients: of which module, whether so, and when it began."""
 
     module: int
     gradients: bool
+    in_eval: bool
     since: float
 
 
 class EvaluationWatch:
-    """Is told of each outermost call of a module, before it, and of each backward.
+    """Is told of each outermost call of a module, before it, of each backward, and of each step.
 
     What a call without gradients shows by itself is told to the clock at once, by others.
     """
@@ -36,36 +38,49 @@ class EvaluationWatch:
         sources.before_fetch = self._fetch_begins
         self._taught: weakref.WeakSet[Module] = weakref.WeakSet()
         self._newest: _Look | None = None
-        self._trains_in_eval = False
+        self._has_trained = False
+        """Whether a model was called to train since the last fetch: then it is on that batch."""
+        self._trains_in_eval = self._may_train_in_eval = False
 
-    def called(self, module: Module, gradients: bool) -> None:
-        """A module with parameters to train is called, or without ``gradients`` any."""
-        if module.training:
-            if gradients:
-                self._trains(module)
-            return
-        if gradients and (module not in self._taught or self._trains_in_eval):
+    def called(self, module: Module, gradients: bool) -> bool:
+        """A module with parameters to train is called, or without ``gradients`` any. Returns whether that may be to
+        evaluate it on a batch that a loader gave.
+        """
+        in_eval = not module.training
+        if gradients and not in_eval:
+            self._trains(module)
+        elif gradients and (module not in self._taught or self._trains_in_eval):
+            self._has_trained = True
             self._clock.gradient_begins()
-            return
-        if self._newest is None:
-            self._newest = _Look(id(module), gradients, self._clock.now)
-        self._sources.was_asked()
+        elif self._newest is None or (in_eval and not self._newest.in_eval):
+            if self._newest is None and not self._has_trained:
+                self._sources.was_asked()
+            self._newest = _Look(id(module), gradients, in_eval, self._clock.now)
+        return self._newest is not None and not self._has_trained and self._sources.has_fetched
 
     def _trains(self, module: Module) -> None:
         if module not in self._taught:
             self._taught.update(module.modules())  # its parts may be evaluated by themselves
         self._newest = None
+        self._has_trained = True
         self._clock.gradient_begins()
 
     def backward_ran(self) -> None:
-        """What came is trained on; where it was asked about with gradients a model trains in ``eval()`` from here."""
-        self._trains_in_eval |= self._newest is not None and self._newest.gradients
+        """What came is trained on; where it was asked about with gradients a model may train in ``eval()``."""
+        self._may_train_in_eval |= self._newest is not None and self._newest.gradients
         self._newest = None
         self._clock.gradient_begins()
+
+    def step_ends(self) -> None:
+        """A step is about to be counted: a backward without one is an attack's, or asks what an input would do."""
+        self._trains_in_eval |= self._may_train_in_eval
 
     def _fetch_begins(self) -> None:
         """Another batch is asked for, where training does."""
         look, self._newest = self._newest, None
         if look is not None:
-            self._sources.was_asked(evaluated=True)
-            self._clock.evaluates(look.module, look.since)
+            if not self._has_trained:
+                self._sources.was_asked(evaluated=True)
+            if look.in_eval:
+                self._clock.evaluates(look.module, look.since)
+        self._has_trained = self._may_train_in_eval = False

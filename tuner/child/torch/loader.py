@@ -322,7 +322,11 @@ class LoaderWatch:
             if self.session.request.probe and entry.key in self.sources.known and not self.sources.is_fed_here:
                 return self._probe(original, iterator, entry)
             is_marked = self._is_marked(entry)
-            fetched, wait_s = self._waits.of(lambda: self._timed(original, iterator, entry), marked=is_marked)
+            try:
+                fetched, wait_s = self._waits.of(lambda: self._timed(original, iterator, entry), marked=is_marked)
+            except StopIteration:
+                entry.ended = True
+                raise
             self.sources.fetched(entry, fetched.samples, wait_s, fetched.tokens, fetched.wait_s)
             return fetched.batch
 

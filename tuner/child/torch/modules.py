@@ -75,8 +75,10 @@ class ModuleWatch:
         self.session = session
         self.torch = torch
         self.on_call = on_call
-        self.asks: Callable[[Module, bool], None] = lambda module, gradients: None
-        """Is told of each call of a module that may train, before it is made, and whether with gradients."""
+        self.asks: Callable[[Module, bool], bool] = lambda module, gradients: False
+        """Is told of each call of a module that may train, before it is made, and whether with gradients. Says whether
+        it may be an evaluation of a loader's batch.
+        """
         self.calls = OutermostCalls()
         self.precision = session.knobs.wanted("precision")
         self.channels_last = session.knobs.wanted("channels_last")
@@ -166,10 +168,10 @@ class ModuleWatch:
             return self._recompute(original, module, args, kwargs)
         if not torch.is_grad_enabled():
             clock = self.session.clock
-            self.asks(module, False)
+            looks_at_batch = self.asks(module, False)
             # Without ``eval()`` it is still no training when a batch of the training loader goes in, or of another one.
-            looks = self.session.measuring and (not module.training or clock.holds_samples or clock.validating)
-            if looks and not self.rollouts.asked(module, (*args, *kwargs.values())):
+            looks = not module.training or looks_at_batch or clock.holds_samples or clock.validating
+            if self.session.measuring and looks and not self.rollouts.asked(module, (*args, *kwargs.values())):
                 clock.validation_begins(id(module))
             return original(module, *args, **kwargs)
         root = self.roots.get(module)

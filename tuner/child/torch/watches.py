@@ -51,7 +51,7 @@ class TorchWatches:
         self.modules.rollouts.is_open = lambda: not (
             self.loaders.sources.batches or session.device.torch_is_capturing(torch)  # nothing may be read meanwhile
         )
-        self.steps = StepWatch(session, torch, self._backward_ran, self.own_batches.step_ends, self.gradients)
+        self.steps = StepWatch(session, torch, self._backward_ran, self._step_ends, self.gradients)
         self.steps.unseen_gradient = self._gradient_unseen
         self.steps.batches = lambda: self.loaders.sources.batches
         self.xla = XlaWatch(session, self.steps)
@@ -108,6 +108,10 @@ class TorchWatches:
         sizes, self._sizes = self._sizes, {}
         if leads and self.loaders.sources.primary is None:
             self.own_batches.passed(sizes)
+
+    def _step_ends(self) -> None:
+        self.own_batches.step_ends()
+        self.evaluations.step_ends()
 
     def _gradient_unseen(self) -> None:
         """An optimizer is about to step, and no backward was seen since its last step: by ``torch.autograd.grad``."""
