@@ -61,6 +61,8 @@ class EvaluationWatch:
     def _trains(self, module: Module) -> None:
         if module not in self._taught:
             self._taught.update(module.modules())  # its parts may be evaluated by themselves
+        elif self._has_trained and self._newest is None:
+            return  # layers that the loop calls one by one
         self._newest = None
         self._has_trained = True
         self._clock.gradient_begins()
