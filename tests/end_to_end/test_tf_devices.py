@@ -1,4 +1,4 @@
-"""TensorFlow's MirroredStrategy over two logical processors: what all replicas train on together is counted."""
+"""TensorFlow's MirroredStrategy over two logical processors: samples, losses and knobs of all replicas together."""
 
 from __future__ import annotations
 
@@ -33,19 +33,26 @@ with strategy.scope():
 def step(x, y):
     trained.assign_add(tf.cast(tf.shape(x)[0], tf.int64))
     with tf.GradientTape() as tape:
-        loss = tf.nn.compute_average_loss(tf.reduce_sum((model(x) - y) ** 2, 1), global_batch_size=size)
-    optimizer.apply_gradients(zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables))
-    return loss
+        losses = tf.reduce_sum((model(x) - y) ** 2, 1)
+        own = tf.reduce_mean(losses) if kind == "mean" else tf.nn.compute_average_loss(losses, global_batch_size=size)
+    optimizer.apply_gradients(zip(tape.gradient(own, model.trainable_variables), model.trainable_variables))
+    return own
 
 @tf.function
 def on_replicas(batch):
-    return strategy.reduce("SUM", strategy.run(step, args=batch), axis=None)
+    return strategy.reduce("MEAN" if kind == "mean" else "SUM", strategy.run(step, args=batch), axis=None)
 
-if kind == "loop":
+if kind in ("loop", "mean"):
     for _ in range(epochs):
         for batch in strategy.experimental_distribute_dataset(data):
-            on_replicas(batch)
+            print("loss", float(on_replicas(batch)).hex())
     print("trained on", int(trained.read_value()))
+elif kind == "batches":
+    model.compile(keras.optimizers.SGD(0.01), "mse")
+    for _ in range(epochs):
+        for x, y in data:
+            print("loss", float(model.train_on_batch(x, y)).hex())
+            model.reset_metrics()
 else:
     given = (x, y) if kind == "arrays" else (data,)
     model.fit(*given, batch_size=size if kind == "arrays" else None, epochs=epochs, verbose=0)
@@ -70,6 +77,19 @@ def test_samples_and_batches_are_those_of_all_replicas(
     larger = run_child(script, {"batch_size": 2 * SIZE}, argv=(kind,), window=WHOLE, knowledge=known)
     assert larger.evidence("batch_size") == "verified", larger.output
     assert (larger.facts["steps"], larger.facts["samples"]) == (EPOCHS * -(-ROWS // (2 * SIZE)), ROWS * EPOCHS)
+
+
+@pytest.mark.parametrize(
+    "kind", ["loop", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("mean", "batches"))]
+)
+def test_losses_are_those_of_all_replicas(kind: str, run_child: Run, write_script: Callable[..., Path]) -> None:
+    """The sum of what each has, by which a strategy's gradients go, or their mean where the script takes that."""
+    ran = run_child(write_script(SCRIPT), argv=(kind,), window=WHOLE, seed=1)
+    assert ran.returncode == 0, ran.output
+    losses = [float.fromhex(loss) for loss in re.findall(r"^loss (\S+)$", ran.output, re.MULTILINE)]
+    told = [record["value"] for record in ran.of("loss")]
+    assert len(losses) == EPOCHS * -(-ROWS // SIZE)
+    assert told == pytest.approx(losses[-len(told) :], rel=1e-6) and len(told) >= len(losses) - 1
 
 
 @pytest.mark.parametrize(

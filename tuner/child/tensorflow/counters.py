@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -39,13 +40,19 @@ class Counters:
         self._totals: Variable | None = None
         self._largest: Variable | None = None
 
-    def add(self, *, loss: Tensor | None = None, gradients: int = 0, samples: Tensor | int = 0) -> None:
-        """Adds to the graph that is being built: from here on each of its runs counts."""
+    def add(
+        self, *, loss: Tensor | None = None, is_part: bool = False, gradients: int = 0, samples: Tensor | int = 0
+    ) -> None:
+        """Adds to the graph that is being built: from here on each of its runs counts.
+
+        ``is_part``: the loss is a further replica's, and adds to the one that is counted.
+        """
         tf = self.tf
         totals, _ = self._variables()
-        with tf.name_scope(OUR_SCOPE):
+        # Another replica's operations are put on its device, where the variable isn't.
+        with tf.name_scope(OUR_SCOPE), tf.device(totals.device) if is_part else nullcontext():
             mean = tf.constant(0, tf.float64) if loss is None else tf.reduce_mean(tf.cast(loss, tf.float64))
-            values = [mean, float(loss is not None), float(gradients), tf.cast(samples, tf.float64)]
+            values = [mean, float(loss is not None and not is_part), float(gradients), tf.cast(samples, tf.float64)]
             totals.assign_add(tf.stack([tf.cast(value, tf.float64) for value in values]))
 
     def add_batch(self, rows: Tensor | int) -> None:

@@ -28,7 +28,9 @@ class TracedFunction:
     runs in its place; ``is_refused``: XLA can't compile it, and ``refused``, why. ``is_compiled``: whether XLA compiles
     what runs, as of its last trace, where the config asks. ``counted``: steps so far; ``is_steady``: each call has been
     one step, and isn't asked any more. ``others``: what functions count that were traced within another one, and run in
-    this one. ``leading_place``: where the first gradient of a trace is taken, and by which thread.
+    this one. ``leading_place``: where the first gradient of a trace is taken, and by whom. ``leading_loss``: of what,
+    while it is traced. ``replicas``: that take a step together, each with a part of the loss; ``averages``: the script
+    takes the mean of these parts, where a strategy adds up their gradients.
     """
 
     reference: weakref.ref[Function]
@@ -59,7 +61,10 @@ class TracedFunction:
     others: list[Counters] = field(default_factory=list)
     leading_place: tuple[object, ...] = ()
     leading_site: str = ""
-    leading_thread: int = 0
+    leading_tracer: int = 0
+    leading_loss: object = None
+    replicas: int = 1
+    averages: bool = False
     taken: Counts = field(default_factory=Counts)
 
     @property
@@ -79,7 +84,7 @@ class TracedFunction:
 
     def trace_begins(self) -> None:
         """It may be traced now: another gradient may be the first one."""
-        self.leading_place, self.leading_site, self.leading_thread = (), "", 0
+        self.leading_place, self.leading_site, self.leading_tracer, self.leading_loss = (), "", 0, None
 
     def let_go(self) -> None:
         """Keeps nothing that holds weights; for a function that is gone, of which no step is counted any more."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
@@ -20,6 +19,7 @@ from .fetches import Fetches
 from .graphs import is_compiled, trainable_updated, xla_threads
 from .kept_traces import KeptTraces
 from .progress import Progress
+from .replicas import ReductionWatch, current
 from .tracing import TraceWatch
 from .types import Arguments, ConcreteFunction, Function, Graph, Keywords, Optimizer, Structure, Tensor
 
@@ -77,6 +77,7 @@ class FunctionWatch:
         patch(sys.modules["tensorflow.python.eager.polymorphic_function.concrete_function"].ConcreteFunction,
               "__call__", self._call_concrete)  # fmt: skip
         self.tracing.install()
+        ReductionWatch(self.tf, self.loss_averaged).install()
 
     def _is_outermost(self) -> bool:
         return self.current is None and not self.stands_aside() and bool(self.tf.executing_eagerly())
@@ -229,10 +230,11 @@ class FunctionWatch:
         if entry is None or self.is_retracing:
             return
         self._takes_gradients(entry)
-        # Each replica traces in a thread of its own, and a GAN has several tapes: the first of both counts.
-        own = (threading.get_ident(), *place)
+        # Threads and replicas trace apart, and a GAN has several tapes: the first of all counts.
+        replica = current(self.tf)
+        own = (replica.tracer, *place)
         entry.leading_place = entry.leading_place or own
-        entry.leading_thread = entry.leading_thread or threading.get_ident()
+        entry.leading_tracer = entry.leading_tracer or replica.tracer
         entry.leading_site = entry.leading_site or site
         self._kept.hold(entry.function, entry.counters)
         if not self.session.measuring:
@@ -240,10 +242,17 @@ class FunctionWatch:
         entry.fetched.gradient_traced(target)
         if own != entry.leading_place:
             return
-        replica = self.tf.distribute.get_replica_context()
-        alone = replica is None or replica.num_replicas_in_sync == 1
-        scalar = target if alone and isinstance(target, self.tf.Tensor) and site == entry.leading_site else None
-        entry.counters.add(loss=scalar, gradients=1)
+        leads = site == entry.leading_site and replica.number is not None
+        scalar = target if leads and isinstance(target, self.tf.Tensor) else None
+        if not replica.is_further:
+            entry.leading_loss, entry.replicas = scalar, replica.count
+        entry.counters.add(loss=scalar, is_part=replica.is_further, gradients=int(not replica.is_further))
+
+    def loss_averaged(self, part: object) -> None:
+        """The mean of something over replicas is being traced; ``part``: the first replica's."""
+        entry = self.current
+        if entry is not None and part is not None and part is entry.leading_loss:
+            entry.averages = True
 
     def _takes_gradients(self, entry: TracedFunction) -> None:
         """One more gradient is part of what is traced now."""
@@ -337,7 +346,7 @@ class FunctionWatch:
             entry.is_steady = entry.is_steady and self.progress.is_as_assumed(entry)
             samples += entry.fetched.read()
             losses += now.losses - before.losses
-            total += now.loss_sum - before.loss_sum
+            total += (now.loss_sum - before.loss_sum) / (entry.replicas if entry.averages else 1)
         largest = max((entry.fetched.largest for entry in self.training if entry.fetches), default=0)
         return samples, total / losses if losses else None, largest
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from types import ModuleType
 
@@ -11,6 +10,7 @@ from ..watch import Watch
 from .counters import Counters, Counts
 from .entries import TracedFunction
 from .functions import outermost
+from .replicas import current
 from .types import Graph, Tensor
 
 _MOST = 15
@@ -25,7 +25,7 @@ class OtherLosses:
         self._counted: dict[str, Counters] = {}
         self._taken: dict[str, Counts] = {}
         self._eager: dict[str, list[Tensor]] = {}
-        self._traced: Counter[tuple[int, int, str]] = Counter()
+        self._traced: Counter[tuple[int, object, str]] = Counter()
         self._graphs: list[Graph] = []
 
     def numbered(self, site: str) -> str:
@@ -37,7 +37,8 @@ class OtherLosses:
             return site
         graph = outermost(self._tf)
         self._graphs = [*self._graphs, graph][-_MOST:]  # one that took its place would bear its number
-        key = (id(graph), threading.get_ident(), site)
+        replica = current(self._tf)
+        key = (id(graph), (replica.tracer, replica.number), site)
         self._traced[key] += 1
         return site if self._traced[key] == 1 else f"{site}#{self._traced[key]}"
 
@@ -45,11 +46,11 @@ class OtherLosses:
         """A gradient of ``target`` is being traced at ``site``, in the outermost function ``entry``."""
         if entry is None or not self._looks or not isinstance(target, self._tf.Tensor):
             return
-        if site == entry.leading_site or threading.get_ident() != entry.leading_thread or not self._has_room(site):
+        replica = current(self._tf)
+        if site == entry.leading_site or replica.tracer != entry.leading_tracer or not self._has_room(site):
             return
-        replica = self._tf.distribute.get_replica_context()
-        if replica is None or replica.num_replicas_in_sync == 1:
-            self._counted.setdefault(site, Counters(self._tf)).add(loss=target)
+        if replica.number is not None:
+            self._counted.setdefault(site, Counters(self._tf)).add(loss=target, is_part=replica.is_further)
 
     def seen(self, target: object, site: str) -> None:
         """A gradient of ``target`` was taken eagerly at ``site``."""

@@ -77,6 +77,7 @@ class Variable(Protocol):
     path: str
     shape: Iterable[int | None]
     dtype: object
+    device: str
 
     def numpy(self) -> Array: ...
     def assign(self, value: object) -> object: ...
