@@ -57,10 +57,19 @@ def batch_sizes(known: Known) -> Sequence[Value]:
     as_written = known.knowledge.as_written
     if keeps(known.knowledge):
         whole = samples_per_step(as_written)
-        return [whole // parts for parts in (1, 2, 4, 8) if whole % parts == 0]
+        return _shared_evenly([whole // parts for parts in (1, 2, 4, 8) if whole % parts == 0], known)
     written = count(as_written, "batch_size", 1)
     largest = _rows(known) or written * 16
-    return [b for b in (written * f // 4 for f in (1, 2, 8, 16, 32, 64)) if 1 <= b <= largest]
+    return _shared_evenly([b for b in (written * f // 4 for f in (1, 2, 8, 16, 32, 64)) if 1 <= b <= largest], known)
+
+
+def _shared_evenly(sizes: Sequence[int], known: Known) -> Sequence[int]:
+    """Those of which each device gets as many samples, where it does of the script's own.
+
+    JAX refuses others, and TensorFlow takes the mean over replicas as if each had as many.
+    """
+    devices, written = max(1, known.knowledge.devices), count(known.knowledge.as_written, "batch_size", 1)
+    return [size for size in sizes if size % devices == 0 or written % devices]
 
 
 def larger_batch_sizes(known: Known) -> Sequence[Value]:

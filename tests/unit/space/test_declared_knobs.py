@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support import worlds
 
 from search_spaces.keras import SPACE as KERAS
 from search_spaces.torch import SPACE
 from tuner.errors import UnknownKnobError, UsageError
 from tuner.knowledge import Knowledge
-from tuner.space import SearchSpace
+from tuner.space import Known, SearchSpace
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,24 @@ def test_the_learning_rate_follows_a_freed_batch(
 ) -> None:
     complete = {**FREE.as_written, **config}
     assert SPACE.derive(complete, replace(FREE, **changes)).get("lr_scale") == scale
+
+
+@pytest.mark.parametrize(
+    ("devices", "written", "kept", "freed"),
+    [
+        (1, 24, [24, 12, 6, 3], [6, 12, 48, 96, 192, 384]),
+        (8, 24, [24], [48, 96, 192, 384]),
+        (2, 24, [24, 12, 6], [6, 12, 48, 96, 192, 384]),
+        (2, 3, [3], [1, 6, 12, 24, 48]),  # nor does the script's own, which may be what each device is given
+    ],
+)
+def test_several_devices_share_each_batch_evenly(
+    devices: int, written: int, kept: list[int], freed: list[int]
+) -> None:
+    knowledge = replace(FREE, as_written={"batch_size": written, "grad_accumulation": 1}, devices=devices)
+    for effective_batch, sizes in (("free", freed), ("keep", kept)):
+        known = Known(worlds.DEVICE, 2, knowledge=replace(knowledge, effective_batch=effective_batch))
+        assert list(SPACE.knob("batch_size").choices(known)) == sizes
 
 
 @pytest.mark.parametrize(
