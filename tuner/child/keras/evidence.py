@@ -165,14 +165,14 @@ class Observation:
             self.session.facts.left_out["precision"] = "no layer of Keras computes in the training step"
 
     def _strategy(self) -> None:
-        strategies, session = self.watches.strategies, self.session
-        if strategies is None or session.facts.backend != "tensorflow":
-            session.facts.left_out["strategy"] = elsewhere(session.facts.backend)
+        strategies, facts = self.watches.strategies, self.session.facts
+        if strategies is None or facts.backend != "tensorflow":
+            facts.left_out["strategy"] = elsewhere(facts.backend)
             return
-        session.facts.devices = strategies.replicas()
-        session.facts.as_written["strategy"], reason = strategies.written()
-        if reason or (self.call is None and session.facts.as_written["strategy"] == DEFAULT):
-            session.facts.left_out["strategy"] = reason or NO_STRATEGY
+        facts.devices, (facts.as_written["strategy"], reason) = strategies.replicas(), strategies.written()
+        facts.left_out.update(strategies.left_out())
+        if reason or (self.call is None and facts.as_written["strategy"] == DEFAULT):
+            facts.left_out["strategy"] = reason or NO_STRATEGY
 
     # fit
 

@@ -245,7 +245,7 @@ class FunctionWatch:
         leads = site == entry.leading_site and replica.number is not None
         scalar = target if leads and isinstance(target, self.tf.Tensor) else None
         if not replica.is_further:
-            entry.leading_loss, entry.replicas = scalar, replica.count
+            entry.leading_loss, entry.replicas = scalar, replica.of
         entry.counters.add(loss=scalar, is_part=replica.is_further, gradients=int(not replica.is_further))
 
     def loss_averaged(self, part: object) -> None:

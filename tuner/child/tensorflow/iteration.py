@@ -158,7 +158,7 @@ class IterationWatch:
         except TypeError:
             return False  # not hashable, or not to be referred to weakly
 
-    def _source(self, dataset: object) -> DatasetSource:
+    def _source(self, dataset: Any) -> DatasetSource:
         """The source of what is iterated here, the same for the same place with each epoch; added where it is new."""
         met_before = self._source_of.get(dataset)
         if met_before is not None:
@@ -173,8 +173,8 @@ class IterationWatch:
         else:
             source = self.sources.add(DatasetSource(f"{stack}#{len(alike)}", stack, rows=Rows(self.tf)))
         source.iterated, source.exhausted = True, False
-        if self.datasets is not None and isinstance(dataset, self.tf.data.Dataset):
-            source.made_by = self.datasets.made_by(dataset)
+        if (datasets := self.datasets) is not None:
+            source.made_by = datasets.made_by(dataset) if datasets.is_dataset(dataset) else type(dataset).__name__
         source.dataset = weakref.ref(dataset)
         self._source_of[dataset] = source
         return source

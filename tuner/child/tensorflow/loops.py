@@ -342,7 +342,10 @@ class LoopWatch:
         """Why the training data can't be adapted; "" where they can."""
         if any(entry.captures for entry in self.functions.training):
             return "a tf.function iterates over a dataset that it isn't given as an argument"
-        return "" if self.iterations.training() else "no tf.data dataset feeds the training steps"
+        training = self.iterations.training()
+        if any(source.made_by == "DistributedDatasetsFromFunction" for source in training):
+            return "a function of the script's makes the data of each replica"
+        return "" if training else "no tf.data dataset feeds the training steps"
 
     def observe(self) -> None:
         """Facts, what the script wrote and evidence, where a loop of the script's own trained."""

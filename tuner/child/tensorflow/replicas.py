@@ -13,15 +13,15 @@ from .types import Result
 
 
 class Replica(NamedTuple):
-    """One of ``count``; ``number`` is None where the graph alone knows it, as on a TPU."""
+    """One ``of`` so many; ``number`` is None where the graph alone knows it, as on a TPU."""
 
     number: int | None
-    count: int
+    of: int
 
     @property
     def is_alone(self) -> bool:
         """Whether the loss that it has is the whole one."""
-        return self.count == 1
+        return self.of == 1
 
     @property
     def is_further(self) -> bool:

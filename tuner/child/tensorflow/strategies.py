@@ -23,6 +23,11 @@ KINDS = {
 _REPLACED = ("MirroredStrategy", "OneDeviceStrategy")
 NO_STRATEGY = "the script's own loop runs on no strategy"
 ENTERED = "the TPU trains what runs on TPUStrategy, and nothing else"
+SEVERAL_REPLICAS = {
+    "jit_compile": "XLA compiles for one device, and the script trains on {} replicas",
+    "steps_per_execution": "TensorFlow fails at several steps in one call on {} replicas",
+}
+"""Knob → why it isn't turned there. Both end plain Keras: tests/end_to_end/test_tf_devices.py."""
 UNUSED = (
     "the script's own loop calls no strategy's run, and so nothing of it trained on the TPU: it has to, with "
     "tf.distribute.get_strategy() as well"
@@ -164,6 +169,11 @@ class StrategyWatch:
         if self.replicas() > 1:
             return kinds[0], f"the script trains on {self.replicas()} replicas"
         return kinds[0], "" if kinds[0] in ("mirrored", ONE_DEVICE) else "the script chooses its cluster itself"
+
+    def left_out(self) -> dict[str, str]:
+        """Knobs that can't be turned on as many replicas as the script has, and why."""
+        replicas = self.replicas()
+        return {knob: why.format(replicas) for knob, why in SEVERAL_REPLICAS.items() if replicas > 1}
 
     def in_use(self, model: Distributed | None) -> str:
         """The kind of strategy that the model trains on, or the script's own loop where there is no model."""

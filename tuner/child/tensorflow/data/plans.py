@@ -10,6 +10,7 @@ from types import ModuleType
 from ...evidence import Finding
 from ...records import Evidence, PlanLine, Value
 from ..types import Dataset, DatasetIterator, ModelProto
+from . import shared_out
 from .order import is_freed
 
 Plan = Sequence[PlanLine]
@@ -33,7 +34,10 @@ NOTHING_PARALLEL = "nothing in the input pipeline runs in parallel"
 
 
 def read(tf: ModuleType, iterator: DatasetIterator) -> Plan:
-    """The executed plan. Raises what TensorFlow raises where it has none: a distributed iterator, no autotuning."""
+    """The executed plan; of a strategy's iterator what TensorFlow has rewritten. Raises what these raise."""
+    of_replicas = shared_out.dataset_of(iterator)
+    if of_replicas is not None:
+        return shared_out.read(of_replicas)
     model: ModelProto = tf.data.experimental.get_model_proto(iterator)
     plan: list[PlanLine] = []
 

@@ -11,7 +11,7 @@ from ...evidence import Finding
 from ...records import Evidence, Value
 from ...session import Session
 from ..types import Dataset, DatasetIterator
-from . import batches, options, order, plans, vectorize
+from . import batches, options, order, plans, shared_out, vectorize
 from .caches import Place, watch_tables
 from .filling import Filling
 from .recipes import Node, RecipeBook, Refused
@@ -336,7 +336,7 @@ class DatasetWatch:
 
     def fed_by(self, iterator: DatasetIterator) -> None:
         """The iterator that training fetches from, before its first fetch."""
-        dataset = getattr(iterator, "_dataset", None)
+        dataset = shared_out.dataset_of(iterator) or getattr(iterator, "_dataset", None)
         if dataset is not None:
             self._feeding = weakref.ref(dataset)
         if self.session.measuring:
