@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,3 +97,16 @@ def test_a_profile_for_several_devices_is_for_as_many(
     refused = says.startswith("error")
     assert (ran.returncode, "trained on" in ran.output) == (2 if refused else 0, not refused), ran.output
     assert ("hint: give it" in ran.output) == refused
+
+
+@pytest.mark.slow
+def test_losses_on_several_devices_are_those_of_plain_python(run_child: Run, write_script: Write) -> None:
+    """To the last bit, whether a knob is turned or none."""
+    script = write_script(SHARDED.replace("count=2", "count=4"))
+    command = [sys.executable, str(script), "23", "20"]
+    plain = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
+    losses = re.findall(r"^loss (\S+)$", plain.stdout, re.MULTILINE)
+    turned = run_child(script, {"async_dispatch": False}, argv=("23", "20"), window=WHOLE)
+    is_counted(turned, 4)
+    assert turned.evidence("async_dispatch") == "verified"
+    assert len(losses) == 23 and re.findall(r"^loss (\S+)$", turned.output, re.MULTILINE) == losses
