@@ -23,6 +23,7 @@ from .masks import MaskWatch
 from .model import accumulation_of, has_own_step, makes_own_function
 from .obstacles import ObstacleWatch
 from .on_batch import OnBatchWatch
+from .predictions import PredictionWatch
 from .rates import EFFECTIVE_BATCH, RateWatch
 from .split import OWN_LOSS, OWN_PARTS, SplitWatch
 from .steps import StepWatch
@@ -58,8 +59,9 @@ class FitWatch:
         self.obstacles = ObstacleWatch(keras)
         self.steps = StepWatch(session, self.nesting, self.backend, trajectory, self.obstacles.stepped)
         self.split = SplitWatch(session, self.backend, self.masks, self.obstacles)
+        self.predictions = PredictionWatch(session, keras)
         self.on_batch = OnBatchWatch(
-            session, self.backend, rates, self.steps.weights, trajectory=trajectory,
+            session, self.backend, rates, self.steps.weights, self.predictions, trajectory=trajectory,
             is_inside=lambda: self.nesting.active,
         )  # fmt: skip
         self.call: FitCall | None = None
@@ -325,7 +327,8 @@ class FitWatch:
                 return original(model, *args, **kwargs)
             if not self.nesting.evaluations:
                 self.session.check_stop()
-                self.session.clock.validation_begins(original.__name__)
+                if not self._acts(model, original.__name__, args, kwargs):
+                    self.session.clock.validation_begins(original.__name__)
             self._enter(evaluations=1)
             batches = self.steps.batches
             counting, batches.counting = batches.counting, False
@@ -337,6 +340,12 @@ class FitWatch:
                 batches.counting = counting
 
         return evaluate
+
+    def _acts(self, model: Model, name: str, args: tuple[object, ...], kwargs: FitArguments) -> bool:
+        """Whether it is a prediction in a loop of the script's own that is part of what is trained on."""
+        given = args[0] if args else kwargs.get("x")
+        asked = name == "predict" and not self.nesting.fits and self._kind_of(given) == "arrays"
+        return asked and self.predictions.acts(model, given)
 
 
 def _size(rows: int | None, steps: int) -> int:

@@ -14,6 +14,7 @@ from ..tensorflow.loops import LoopWatch
 from ..tensorflow.types import Result
 from .counters import leading_dimension
 from .model import inner_optimizer
+from .predictions import PredictionWatch
 from .rates import RateWatch
 from .trajectory import TrajectoryWatch
 from .types import Model
@@ -29,14 +30,15 @@ class OnBatchWatch:
     the other backends the steps are counted here; of several models that take turns the first one's are.
 
     ``is_inside``: whether another method of a model runs, whose steps are counted elsewhere. ``called``: whether the
-    script has trained so.
+    script has trained so. On TensorFlow ``loops`` sets what is predicted apart, but for what acts in the loop.
     """
 
     def __init__(
-        self, session: Session, backend: str, rates: RateWatch, weights: ModelWeights, *, trajectory: TrajectoryWatch,
-        is_inside: Callable[[], bool],
+        self, session: Session, backend: str, rates: RateWatch, weights: ModelWeights, predictions: PredictionWatch,
+        *, trajectory: TrajectoryWatch, is_inside: Callable[[], bool],
     ) -> None:  # fmt: skip
         self.session = session
+        self.predictions = predictions
         self.trajectory = trajectory
         self.backend = backend
         self.rates = rates
@@ -50,9 +52,10 @@ class OnBatchWatch:
     def install(self, trainer: type) -> None:
         """Patches the class that defines ``fit``."""
         patch(trainer, "train_on_batch", self._train)
+        if self.session.measuring:
+            patch(trainer, "predict_on_batch", self._predict)
         if self.session.measuring and self.backend != "tensorflow":
-            for name in ("test_on_batch", "predict_on_batch"):
-                patch(trainer, name, self._validate)
+            patch(trainer, "test_on_batch", self._validate)
 
     def _train(self, original: Callable[..., Result]) -> Callable[..., Result]:
         def train_on_batch(model: Model, *args: object, **kwargs: object) -> Result:
@@ -90,6 +93,23 @@ class OnBatchWatch:
             return original(model, *args, **kwargs)
 
         return on_batch
+
+    def _predict(self, original: Callable[..., Result]) -> Callable[..., Result]:
+        validating = self._validate(original)
+
+        def predict_on_batch(model: Model, *args: object, **kwargs: object) -> Result:
+            if self.is_inside() or not self.session.here:
+                return original(model, *args, **kwargs)
+            acts = self.predictions.acts(model, args[0] if args else kwargs.get("x"))
+            if self.loops is None or self.backend != "tensorflow":
+                return (original if acts else validating)(model, *args, **kwargs)
+            self.loops.acting = acts
+            try:
+                return original(model, *args, **kwargs)
+            finally:
+                self.loops.acting = False
+
+        return predict_on_batch
 
     def _stepped(self, model: Model, rows: int, result: object) -> None:
         leader = self._leader.key

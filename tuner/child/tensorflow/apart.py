@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from ..clock import MIN_STEPS_BETWEEN_VALIDATIONS
 from ..session import Session
 from ..sources import TrainingSources
+from ..stretches import Stretches, hash_of
 from .entries import Given, TracedFunction
 from .iteration import DatasetSource
 
 _NAMES = re.compile(r"(?:^|_)(?:val|valid|validate|validation|test|eval|evaluate|evaluation|score|scores)(?:_|$)")
-_MOST_CALLS, _MOST_ARRAYS, _MOST_VALUES = 32, 8, 1024
-_SURE = 3
-"""So many stretches on the same values are those of data that stay."""
 
 
 @dataclass
-class _Seen:
-    """The calls of one function. ``steps``: when it was last called; ``batches``: fetched by then.
+class _Seen(Stretches):
+    """The calls of one function. ``batches``: fetched by its last one."""
 
-    ``newest``, ``before``: what it was given in this stretch between two steps, and in the last one, by hashes.
-    ``repeats``: stretches that were given the same; ``varies``: whether one was given something else.
-    """
-
-    steps: int = -1
     batches: int = 0
-    newest: list[int] = field(default_factory=list)
-    before: list[int] = field(default_factory=list)
-    repeats: int = 0
-    varies: bool = False
 
 
 class ApartWatch:
@@ -71,10 +59,9 @@ class ApartWatch:
         fetched, seen.batches = self._sources.batches > max(seen.batches, self._batches), self._sources.batches
         of_keras = isinstance(entry.code, tuple)
         is_fed = bool(entry.sources) or entry.fetches or fetched or of_keras
-        since, is_new = clock.total_steps - seen.steps, clock.total_steps != seen.steps
-        seen.steps = clock.total_steps
+        since, is_new = seen.called(clock.total_steps)
         if not (is_fed or _NAMES.search(entry.name.lower())):
-            self._compare(seen, given, is_new=is_new)
+            seen.compare(lambda: self._hash(given), is_new=is_new)
             if seen.varies:
                 if trained and since >= MIN_STEPS_BETWEEN_VALIDATIONS:
                     self.parts[entry.name] = entry
@@ -95,33 +82,11 @@ class ApartWatch:
         self._opened = None
         self.names.pop(entry.name, None)
 
-    def _compare(self, seen: _Seen, given: Given, *, is_new: bool) -> None:
-        """Whether a stretch of calls is given what the last one was."""
-        if seen.varies or seen.repeats >= _SURE:
-            return
-        if is_new and seen.newest:
-            seen.repeats += seen.newest == seen.before
-            seen.before, seen.newest = seen.newest, []
-        place = len(seen.newest)
-        values = self._hash(given) if place < _MOST_CALLS else None
-        if values is None:
-            return
-        seen.newest.append(values)
-        seen.varies = place < len(seen.before) and seen.before[place] != values
-
     def _hash(self, given: Given) -> int | None:
-        """Of some values of each array; None where it is given none, or they can't be read."""
-        try:
-            leaves = [leaf for leaf in self._tf.nest.flatten(given) if _is_array(leaf)]
-            return hash(tuple(self._values(leaf) for leaf in leaves[:_MOST_ARRAYS])) if leaves else None
-        except Exception:
-            return None  # ragged, sparse, of replicas
+        return hash_of(self._tf.nest.flatten(given), self._every)
 
-    def _values(self, leaf: Any) -> tuple[Any, ...]:
-        shape = tuple(map(int, leaf.shape))
-        every = math.prod(shape) // _MOST_VALUES | 1  # odd: else it might go down a column
-        values = leaf.flat[::every] if hasattr(leaf, "flat") else self._tf.reshape(leaf, [-1])[::every].numpy()
-        return shape, values.tobytes()
+    def _every(self, leaf: Any, number: int) -> Any:
+        return leaf.flat[::number] if hasattr(leaf, "flat") else self._tf.reshape(leaf, [-1])[::number].numpy()
 
     def remark(self) -> None:
         """Says of functions that nothing but their values tells of what became of them."""
@@ -132,8 +97,3 @@ class ApartWatch:
         for name, entry in self.parts.items():
             if not entry.takes_gradients:
                 remark(f"{name} takes no gradient, and is given other values each time: it is part of what is timed")
-
-
-def _is_array(leaf: Any) -> bool:
-    """Whether it holds data: scalars count or schedule, and variables are what is trained."""
-    return len(getattr(leaf, "shape", ())) > 0 and not hasattr(leaf, "assign")

@@ -42,6 +42,7 @@ class LoopWatch:
 
     ``begins``, ``stepped``: told of an optimizer before its step, and afterwards how often it has stepped.
     ``rows_given``: samples of the batch that the script has given to the step that runs now; 0 where that isn't known.
+    ``acting``: whether what a model is asked now is part of the training.
     """
 
     def __init__(self, session: Session, tf: ModuleType, datasets: DatasetWatch | None) -> None:
@@ -50,6 +51,7 @@ class LoopWatch:
         self.fitting = False
         self.trained = False
         self.rows_given = 0
+        self.acting = False
         self.begins: Callable[[Optimizer], object] = lambda optimizer: None
         self.stepped: Callable[[Optimizer, int], object] = lambda optimizer, count: None
         self.functions = FunctionWatch(session, tf, self._stands_aside, self._function_ended, self._prepare)
@@ -226,7 +228,7 @@ class LoopWatch:
         if entry.optimizer is not None:
             self.begins(entry.optimizer)
         if self.session.measuring:
-            if not entry.takes_gradients:
+            if not (entry.takes_gradients or self.acting):
                 self._apart.call_begins(entry, given, trained=self.trained)
             elif self.trained:
                 self.session.clock.fetch_begins()
