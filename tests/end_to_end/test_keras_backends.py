@@ -201,3 +201,23 @@ def test_train_on_batch_is_counted(
     assert (ran.facts["samples"], ran.facts["steps"], ran.facts["framework"]) == (240, 12, "keras")
     assert "train_on_batch" in ran.facts["left_out"]["batch_size"]
     assert ran.of("loss")
+
+
+BY_STAGES = BY_BATCH.partition("    for _ in range(12)")[0] + """
+    x = chance.random((20, 4), dtype="float32")
+    for _ in range(3):
+        for model in first, second:
+            for _ in range(8):
+                model.train_on_batch(x, x.sum(1))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_models_that_train_one_after_another_all_count(
+    backend: str, write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """Of each stage's steps the first fifty were left out: here all of the second model's."""
+    ran = run_child(write_script(BY_STAGES), argv=(backend,), window=WHOLE)
+    assert ran.returncode == 0, ran.output
+    assert (ran.facts["samples"], ran.facts["steps"]) == (960, 48)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
-from ..leader import Leader
+from ..leader import Turns
 from ..patches import patch
 from ..session import Session
 from ..tensorflow import FRAMEWORK
@@ -27,7 +26,8 @@ class OnBatchWatch:
     """Patches ``train_on_batch`` and the methods beside it.
 
     On TensorFlow its call is one of a ``tf.function``, which ``loops`` watches: it is told the rows of the batch. On
-    the other backends the steps are counted here; of several models that take turns the first one's are.
+    the other backends the steps are counted here; of several models that step on the same batch the first one's are,
+    and of those that train one after another each one's.
 
     ``is_inside``: whether another method of a model runs, whose steps are counted elsewhere. ``called``: whether the
     script has trained so. On TensorFlow ``loops`` sets what is predicted apart, but for what acts in the loop.
@@ -46,7 +46,7 @@ class OnBatchWatch:
         self.loops: LoopWatch | None = None
         self.weights = weights
         self.called = False
-        self._leader = Leader()
+        self._turns = Turns()
         self._loss: float | None = None
 
     def install(self, trainer: type) -> None:
@@ -111,17 +111,15 @@ class OnBatchWatch:
 
         return predict_on_batch
 
-    def _stepped(self, model: Model, rows: int, result: object) -> None:
-        leader = self._leader.key
-        if isinstance(leader, weakref.ref) and leader() is None:
-            self._leader.resigns()
-        if not self._leader.leads(weakref.ref(model)):
+    def _stepped(self, model: Any, rows: int, result: object) -> None:
+        count = self._turns.counted(model, 1, 0)
+        if count is None:
             return
         if self.session.clock.validating:
             self.session.clock.training_resumes()
         self._loss = _loss_in(result)
-        self.session.clock.add_samples(rows, 0.0)
-        self.session.step(FRAMEWORK)
+        self.session.clock.add_samples(rows * count, 0.0)
+        self.session.step(FRAMEWORK, count)
 
     def take_loss(self) -> float | None:
         """The newest step's loss; None where none was seen since the last time."""
