@@ -5,6 +5,7 @@ Scripts and children are real; limits of minutes are seconds here.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -106,9 +107,15 @@ def test_a_model_may_take_long_to_load(run: Run) -> None:
 
 
 def test_a_load_that_takes_all_the_time_that_a_trial_has_is_told_as_that(run: Run) -> None:
-    outcome = run("import time\ntime.sleep(60)", trial_timeout_s=2.0)
+    load = "import json, time\n\ndef load(pairs):\n    time.sleep(60)\n\njson.loads('{}', object_pairs_hook=load)\n"
+    outcome = run(load, trial_timeout_s=12.0)
     assert outcome.kind is OutcomeKind.TIMED_OUT
-    assert outcome.detail == "not through after 2 s: still in its start-up"
+    assert re.fullmatch(r"not through after 12 s: still in its start-up, at line 4 of \w+\.py", outcome.detail)
+
+
+def test_a_script_that_leaves_no_log_is_told_of_all_the_same(run: Run) -> None:
+    outcome = run("import os, time\nos.close(2)\ntime.sleep(60)", trial_timeout_s=3.0)
+    assert outcome.detail == "not through after 3 s: still in its start-up"
 
 
 def test_a_validation_and_a_compilation_may_take_long(run: Run) -> None:

@@ -7,7 +7,9 @@ which takes the module away again and so breaks pickling for late threads and sp
 from __future__ import annotations
 
 import builtins
+import contextlib
 import ctypes
+import faulthandler
 import importlib.machinery
 import os
 import re
@@ -51,6 +53,9 @@ def main() -> None:
     if overlay is not None:
         python_files.install(overlay)
     make_up()
+    if current.measuring:
+        with contextlib.suppress(OSError, RuntimeError, ValueError):  # without a log there is nobody to tell
+            faulthandler.register(wire.WHERE_SIGNAL, all_threads=False)
     code = _run(current)
     current.ended_badly = code != 0
     if code == 0 and not current.stopped:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -31,6 +32,9 @@ SERVER_ENV = "AUTOTUNE_SERVER_FD"
 
 RANKS_ENV = "AUTOTUNE_RANKS_FD"
 """Environment variable: number of the inherited descriptor of what the ranks of a trial share; see ``unison``."""
+
+WHERE_SIGNAL = int(signal.SIGRTMAX) - 3
+"""Asks a trial that is about to be ended where its script is: its process writes that into its log."""
 
 PRELOADED_ENV = "AUTOTUNE_PRELOADED"
 """Environment variable: the library that the parent added at the end of ``LD_PRELOAD``; see ``preloading``."""

@@ -25,13 +25,14 @@ from tuner.runner.classify import HOST_OOM, EndedBy, Traces, classify, classify_
 from tuner.runner.held import Held, HeldTrial
 from tuner.runner.journal import Journal
 from tuner.runner.launch import Launched
+from tuner.runner.line_reached import line_reached
 from tuner.runner.machine_memory import FLOOR, MachineMemory
 from tuner.runner.plain.sitecustomize import WITHHELD
 from tuner.runner.ranks import deciding, standing
 from tuner.runner.request import Interrupted, TrialRequest
-from tuner.runner.silence import Course, Idleness, stall
+from tuner.runner.silence import Course, Idleness, Stage, stall
 from tuner.runner.tree import Tree, Usage
-from tuner.storage.folder import RESOURCES
+from tuner.storage.folder import LOG, RESOURCES
 from tuner.storage.records import sample_line
 
 SAMPLE_S = 0.25
@@ -271,6 +272,8 @@ class TrialWatch:
         if due is None:
             return False
         by, detail = due
+        if by is EndedBy.DEADLINE and self._progress.course.stage is Stage.START_UP and not self._request.plain:
+            detail += line_reached(self._journal.entries, self.pids, self._request.folder / LOG)
         self._end((by, detail + standing(self._launched.steps_of_ranks()) if by in _SILENT else detail))
         return True
 
