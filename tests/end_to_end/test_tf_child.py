@@ -154,3 +154,30 @@ def test_checkpoints_are_written_and_read_by_position_and_by_name(
     assert run.output.splitlines()[-1] == "fine", run.output
     move_created_files(run.folder)
     assert not (tmp_path / "kept").exists()
+
+
+OTHER_BACKEND = """
+    import os
+    os.environ["KERAS_BACKEND"] = "jax"
+    import tensorflow as tf
+    weights = tf.Variable(tf.zeros([8, 1]))
+
+    @tf.function
+    def step(batch):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(batch @ weights - 1.0))
+        weights.assign_sub(0.001 * tape.gradient(loss, weights))
+
+    for batch in tf.data.Dataset.from_tensor_slices(tf.ones([80, 8])).batch(8):
+        step(batch)
+"""
+
+
+def test_what_keras_would_compute_with_is_nothing_to_a_loop_of_tensorflow(
+    run_child: Callable[..., Any], write_script: Callable[..., Path]
+) -> None:
+    ran = run_child(write_script(OTHER_BACKEND), window={"min_s": 60, "max_s": 60})
+    assert ran.returncode == 0, ran.output
+    assert (ran.facts["steps"], ran.facts["samples"], ran.facts["backend"]) == (10, 80, "tensorflow")
+    assert not [why for why in ran.facts["left_out"].values() if "jax" in why]
+    assert ran.facts["as_written"]["strategy"] == "default"

@@ -39,8 +39,15 @@ class Watches:
 
     @property
     def backend(self) -> str:
-        """What Keras computes with; TensorFlow where there is no Keras."""
-        return str(self.keras.backend.backend()) if self.keras is not None else "tensorflow"
+        """What Keras computes with; TensorFlow where there is no Keras, or where a loop of TensorFlow's own trains."""
+        return str(self.keras.backend.backend()) if self.keras is not None and not self._is_beside else "tensorflow"
+
+    @property
+    def _is_beside(self) -> bool:
+        """Whether Keras, which TensorFlow imports, has no part in the training that was seen so far."""
+        fits, loops = self.fits, self.loops
+        uses_keras = fits is not None and (fits.call is not None or fits.on_batch.called)
+        return loops is not None and loops.trained and not uses_keras
 
     def watch_tensorflow(self, tf: ModuleType) -> None:
         """Right after ``import tensorflow``, before its runtime starts."""
