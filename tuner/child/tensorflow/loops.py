@@ -63,10 +63,8 @@ class LoopWatch:
         self._applied: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
         self._applying = False
         self._taking: set[int] = set()
-        self._any_applied = False
-        self._awaits_apply = False
-        self._eager_steps = 0
-        self._fetched_in_graphs = 0
+        self._any_applied = self._awaits_apply = False
+        self._eager_steps = self._fetched_in_graphs = 0
         self._losses, self._loss_sites = list[Tensor](), list[str]()
         self.other_losses = OtherLosses(session, tf)
         self.weights = TapeWeights(session, tf)
