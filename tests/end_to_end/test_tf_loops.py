@@ -324,6 +324,9 @@ def test_adapted_are_the_training_datasets_alone(begin: Begin) -> None:
             self.adapted.append(dataset)
             return dataset.unbatch().batch(25)
 
+        def is_dataset(self, dataset: Any) -> bool:
+            return hasattr(dataset, "element_spec")
+
         def made_by(self, dataset: Any) -> str:
             return type(dataset).__name__
 

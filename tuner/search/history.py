@@ -34,6 +34,7 @@ SURE = 1.64
 OUT_OF_MEMORY = frozenset({"device-oom", "host-oom"})
 KILLED = frozenset({"signal-kill", "worker-killed"})
 """Such a trial was run twice: something kills it each time, as guards against full memory do beside the kernel's."""
+_DIGITS = 9
 
 
 @dataclass(frozen=True)
@@ -126,10 +127,11 @@ class History:
 
     def expected(self, trial: Trial) -> float | None:
         """The gain to expect of the trial's config in other runs: what the trials of configs like it say counts as
-        well, since the fastest of many rough readings was lucky. ``gain`` where no model knows it.
+        well, since the fastest of many rough readings was lucky. ``gain`` where no model knows it. Equal ones are equal
+        on every processor, which round their last digits each in its own way.
         """
         known = self._expected.get(trial.number)
-        return known if known is not None else self.gain(trial)
+        return round(known, _DIGITS) if known is not None else self.gain(trial)
 
     @cached_property
     def promising(self) -> Trial | None:
