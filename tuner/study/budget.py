@@ -117,7 +117,7 @@ class StudyTime:
     """What is left of a study's time at ``now``, and the seconds that its runs will take by those that were run.
 
     ``trials`` are the finished ones of every phase; ``space`` is None before the search space is known. ``by_turns``:
-    whether trials take turns.
+    whether trials take turns, and ``turn_s`` how long these are where no config has another loader.
     """
 
     plan: StudyPlan
@@ -126,6 +126,7 @@ class StudyTime:
     trials: Sequence[Trial]
     space: ResolvedSpace | None
     by_turns: bool = False
+    turn_s: float | None = None
 
     @property
     def left_s(self) -> float | None:
@@ -146,7 +147,8 @@ class StudyTime:
 
     def is_sure_to_fit(self, proof_s: float) -> bool:
         """As ``may_fit``, if it takes as long as foreseen. By turns the last round may end with half its turns."""
-        return self.fits(proof_s - window_s(self.plan, Phase.FINALS, by_turns=True) if self.by_turns else proof_s)
+        half_s = window_s(self.plan, Phase.FINALS, by_turns=True, turn_s=self.turn_s) if self.by_turns else 0.0
+        return self.fits(proof_s - half_s)
 
     @property
     def runs(self) -> RunTimes:

@@ -92,7 +92,8 @@ class StudyContext:
         by_turns, budget = not self.executor.obstacle, self.budget
         if self.set_aside_s and budget.seconds is not None:
             budget = replace(budget, seconds=budget.seconds - self.set_aside_s)
-        return StudyTime(self.plan, budget, self.clock(), self.trials, self.space, by_turns=by_turns)
+        turn_s = turn_length_s(self.plan, self.knowledge)
+        return StudyTime(self.plan, budget, self.clock(), self.trials, self.space, by_turns, turn_s)
 
     @property
     def tiers(self) -> Tiers:

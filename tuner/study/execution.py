@@ -333,7 +333,7 @@ def window_of(
         return screen_window(trial.samples)
     if trial.phase in (Phase.PROBE, Phase.ROTATION):
         return probe_window(plan.window)
-    window = replace(plan.window, max_s=window_s(plan, trial.phase, by_turns=by_turns))
+    window = replace(plan.window, max_s=window_s(plan, trial.phase, by_turns=by_turns, turn_s=turn_s))
     if by_turns and trial.phase is not Phase.BASELINE:
         return replace(window, warmup_s=min(window.warmup_s, WARMUP_S), block_s=turn_s or window.block_s)
     if trial.phase not in (Phase.SEARCH, Phase.ANCHOR):

@@ -16,6 +16,7 @@ from tuner.child.unison import RANKS_APART
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Ratio, Rotated, Trial
 from tuner.runner.request import ByTurns, Runner, TrialRequest
+from tuner.study.budget import Budget, StudyTime
 from tuner.study.execution import TrialExecutor, window_of
 from tuner.study.lengths import SHORT_TURN_S, TORCH, WARMUP_S, turn_length_s
 
@@ -252,6 +253,22 @@ def test_the_script_as_written_is_warmed_up_beside_a_trial_for_as_long_as_that(t
     assert executor.execute(trial, known, window, time_for=lambda seconds: True, race=Race()).complete
     assert asked[0].warmup_s == asked[1].warmup_s == WARMUP_S < plan.window.warmup_s
     assert asked[0].block_s == asked[1].block_s == SHORT_TURN_S < plan.window.block_s
+
+
+def test_finals_by_short_turns_have_shorter_windows_so_that_there_are_more_rounds(tmp_path: Path) -> None:
+    plan = worlds.plan(tmp_path)
+    usual_s, trial = plan.window.block_s, Trial(7, Phase.FINALS, Config(workers=4))
+    windows = [window_of(trial, plan, None, by_turns=True, turn_s=turn_s) for turn_s in (None, usual_s, SHORT_TURN_S)]
+    assert windows[0].max_s == windows[1].max_s == 2 * windows[2].max_s
+    search = replace(trial, phase=Phase.SEARCH)
+    assert window_of(search, plan, None, by_turns=True, turn_s=SHORT_TURN_S).max_s == window_of(
+        search, plan, None, by_turns=True
+    ).max_s  # fmt: skip
+    left_s = Budget(None, 10.0, 0.0)
+    times = [StudyTime(plan, left_s, 0.0, [], None, True, turn_s) for turn_s in (usual_s, SHORT_TURN_S)]
+    most_s = [10.0 + window.max_s for window in windows[1:]]
+    assert [time.is_sure_to_fit(most) for time, most in zip(times, most_s, strict=True)] == [True, True]
+    assert not times[1].is_sure_to_fit(most_s[0]), "half of its turns is less"
 
 
 def test_turns_are_short_where_nothing_is_made_beside_the_loop(tmp_path: Path) -> None:
