@@ -146,9 +146,10 @@ class TrialExecutor:
         def run(requests: Sequence[TrialRequest]) -> list[Outcome]:
             return self._undisturbed(f"trial {request.folder.name}", requests, is_in_time, self._run)
 
-        # What it compiles is kept from the study's cache: the first trial of a setting shows what a cold start takes.
+        # What it compiles is kept from the study's cache: the first trial of a setting shows what a cold start takes. A
+        # fork server has one cache for all of its trials, and so it would serve no others.
         compiles = any(COMPILE in config for config in request.rotation)
-        return (self._as_cold([request], run) if compiles else run([request]))[0]
+        return (self._as_cold([replace(request, fresh=True)], run) if compiles else run([request]))[0]
 
     def _undisturbed(
         self,

@@ -207,6 +207,25 @@ def test_a_rotation_that_others_disturbed_is_run_again_where_there_is_time(
     assert runner.ran == ran and outcome == (calm if ran == 2 else rough)
 
 
+@pytest.mark.parametrize("config", [Config(compile="default"), Config(workers=4)], ids=str)
+def test_a_rotation_that_compiles_begins_no_fork_server(tmp_path: Path, config: Config) -> None:
+    """Its cache is its own, and trials that are forked share their server's: no other one of the study was forked."""
+    asked: list[TrialRequest] = []
+
+    class Noting(InTurn):
+        def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
+            asked.append(request)
+            return super().run(request, stop)
+
+    plan = worlds.plan(tmp_path)
+    executor = TrialExecutor(plan, Noting(*[worlds.measured(500)] * 2), stop=threading.Event(), note=lambda text: None)
+    for trial, turned in ((Trial(1, Phase.ROTATION, Config()), (config,)), (Trial(2, Phase.SEARCH, config), ())):
+        executor.execute(trial, Knowledge(), Window(), time_for=lambda seconds: True, rotation=turned)
+    rotation, search = asked
+    assert rotation.fresh == (rotation.compile_cache != search.compile_cache) == ("compile" in config)
+    assert not search.fresh
+
+
 class Compiling(InTurn):
     """What is compiled comes out of the cache that the request names, once it lies there."""
 
