@@ -53,9 +53,10 @@ _STEPS_ON_A_CARD = 8
 _BY_ITSELF = {Phase.BASELINE: 1.0, Phase.ANCHOR: 1.0, Phase.PROBE: 0.25, Phase.SEARCH: 0.5, Phase.FINALS: 0.5}
 _BY_TURNS = {Phase.BASELINE: 0.35, Phase.ANCHOR: 0.125, Phase.PROBE: 0.25, Phase.SEARCH: 0.08, Phase.FINALS: 0.15}
 _FINALS_BY_SHORT_TURNS = 0.075
-"""Of 44 rounds of studies/digits with a window of 3 s, on two cores, the first half of the turns told ratios that
-scattered from round to round as those of all turns did (in the four studies 3.7%, 5.4%, 3.8% and 5.3% by the logarithm,
-and 3.9%, 5.6%, 3.7% and 5.2%, November 2026): more rounds say more."""
+"""Of 44 rounds of studies/digits (``--knobs channels_last``) with a window of 3 s, on two cores, the first half of the
+turns told ratios that scattered from round to round as those of all turns did (in four studies 3.7%, 5.4%, 3.8% and
+5.3% by the logarithm, and 3.9%, 5.6%, 3.7% and 5.2%, November 2026; in the second and the fourth the runs of a round
+were forks of one server): more rounds say more."""
 
 
 def window_s(plan: StudyPlan, phase: Phase, *, by_turns: bool, turn_s: float | None = None) -> float:
