@@ -72,15 +72,15 @@ class _Search:
     def proposal(self) -> Proposal | None:
         """By shortlists, the most promising one first, until one holds a config that isn't ruled out.
 
-        What can't show a gain beside what holds the loop up, what hardly works, and near-twins of the best trial, come
+        What can't show a gain beside what holds the loop up, near-twins of the best trial, and what hardly works, come
         last.
         """
         indices = candidates(self._history, self._chance)
         mean, deviation = self._model.predict(indices)
         most = self._most(indices)
         promise = np.minimum(mean + DARING * deviation, most)
-        last = (most <= self._best) | (self._likely.of(indices) < UNLIKELY)
-        order = np.lexsort((-promise, last))
+        fails, shows_nothing = self._likely.of(indices) < UNLIKELY, most <= self._best
+        order = np.lexsort((-promise, shows_nothing, fails))
         untried = self._untried(indices[order])
         twins: dict[Config, list[int]] = {}
         while shortlist := dict(itertools.islice(untried, SHORTLIST)):

@@ -1,4 +1,7 @@
-"""How likely a config works, by which values the trials that failed had. What surely fails is ruled out elsewhere."""
+"""How likely a config works: whether its memory suffices, and which values the trials that failed had.
+
+What surely fails is ruled out elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tuner.search.history import OUT_OF_MEMORY, History
+from tuner.model import Trial
+from tuner.search.history import DEVICE_OOM, HOST_OOM, OUT_OF_MEMORY, History
+from tuner.search.memory_model import MemoryModel
 from tuner.search.tried import Floats, Indices
 
 WORKS = 1.0
@@ -21,25 +26,30 @@ class Feasibility:
     """Blames a failed trial on the values that it turned, most on those that worked nowhere else.
 
     What ran out of memory is blamed on knobs of which more takes more, where it turned one up, and on what is beyond.
+    Where there is a limit, a model of that memory counts beside: it tells of configs that nothing like has failed yet.
     """
 
     def __init__(self, history: History) -> None:
         self._axes = history.space.axes
         self._worked = [np.zeros(len(axis.values)) for axis in self._axes]
         self._failed = [np.zeros(len(axis.values)) for axis in self._axes]
-        placed = [(trial, history.indices_of(trial)) for trial in history.trials]
-        rows = [(trial, indices, history.gain(trial) is not None) for trial, indices in placed if indices is not None]
-        for _, indices, worked in rows:
-            for place, index in enumerate(indices):
-                self._worked[place][index] += worked
-        for trial, indices, worked in rows:
-            if not worked:
-                reason = trial.outcome.reason if trial.outcome is not None else ""
+        every = [(trial, history.indices_of(trial)) for trial in history.trials]
+        placed = [(trial, indices) for trial, indices in every if indices is not None]
+        self._memory = _memory_models(history, placed)
+        for trial, indices in placed:
+            if history.gain(trial) is not None:
+                for place, index in enumerate(indices):
+                    self._worked[place][index] += 1.0
+        for trial, indices in placed:
+            reason = trial.outcome.reason if trial.outcome is not None else ""
+            if history.gain(trial) is None:
                 self._blame(indices, of_memory=reason in OUT_OF_MEMORY)
 
     def of(self, configs: Indices) -> Floats:
         """The probability that each row of indices works."""
         likely = np.ones(len(configs))
+        for memory in self._memory:
+            likely *= memory.fits(configs)
         for place, (worked, failed) in enumerate(zip(self._worked, self._failed, strict=True)):
             likely *= ((worked + WORKS) / (worked + WORKS + failed))[configs[:, place]]
         return likely
@@ -52,3 +62,17 @@ class Feasibility:
         for place, blame in zip(blamed, blames, strict=True):
             beyond = slice(row[place], None) if of_memory and place in heavy else row[place]
             self._failed[place][beyond] += (BLAMED_FOR_MEMORY if of_memory else BLAMED) * blame / sum(blames)
+
+
+def _memory_models(history: History, placed: Sequence[tuple[Trial, Sequence[int]]]) -> list[MemoryModel]:
+    """Of each memory that has a limit."""
+    axes, limits = history.space.axes, history.memory
+    models = list[MemoryModel]()
+    if limits.host_bytes is not None:
+        models.append(MemoryModel(axes, placed, lambda each: each.peak_host_bytes, limits.host_bytes, HOST_OOM))
+    if limits.device_bytes is not None:
+        of_device = MemoryModel(
+            axes, placed, lambda each: each.peak_device_bytes, limits.device_bytes, DEVICE_OOM, of_device=True
+        )
+        models.append(of_device)
+    return models

@@ -31,7 +31,8 @@ BROUGHT = 0.1
 busy."""
 SURE = 1.64
 """And by so many standard deviations of what two trials differ by."""
-OUT_OF_MEMORY = frozenset({"device-oom", "host-oom"})
+DEVICE_OOM, HOST_OOM = "device-oom", "host-oom"
+OUT_OF_MEMORY = frozenset({DEVICE_OOM, HOST_OOM})
 KILLED = frozenset({"signal-kill", "worker-killed"})
 """Such a trial was run twice: something kills it each time, as guards against full memory do beside the kernel's."""
 _DIGITS = 9
@@ -75,7 +76,7 @@ class History:
         memory: MemoryLimits = NO_LIMITS,
     ) -> None:
         self.space = space
-        self._memory = memory
+        self.memory = memory
         self.objective = objective
         every_trial = tuple(trials)
         host = _host(space)
@@ -226,7 +227,7 @@ class History:
 
     def _is_forecast_to_be_too_large(self, config: Mapping[str, Value]) -> bool:
         expected = self.forecast(config)
-        return expected is not None and expected.exceeds(self._memory)
+        return expected is not None and expected.exceeds(self.memory)
 
     def _has_too_many(self, config: Mapping[str, Value], axis: Axis) -> bool:
         """Whether the config has more of the axis' workers than cores, and more than the script as written, although
