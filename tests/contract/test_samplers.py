@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -30,14 +30,15 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
 
 
 def played(
-    sampler: Sampler, count: int, world: worlds.World | None = None, space: ResolvedSpace | None = None
-) -> list[Trial]:
-    """The trials of a search, the baseline first."""
+    sampler: Sampler, count: int, world: worlds.World | None = None, space: ResolvedSpace | None = None,
+    *, known: Sequence[Trial] = (), has_time_for: Callable[[Config], bool] = lambda config: True,
+) -> list[Trial]:  # fmt: skip
+    """The trials of a search, the baseline first. ``known``: those that it goes on after."""
     world = world or worlds.World()
     space = space or worlds.resolved()
-    trials = [Trial(0, Phase.BASELINE, BASELINE, "", world.outcome(BASELINE))]
+    trials = [*known] or [Trial(0, Phase.BASELINE, BASELINE, "", world.outcome(BASELINE))]
     while len(trials) <= count:
-        proposal = sampler.propose(History(space, worlds.OBJECTIVE, trials))
+        proposal = sampler.propose(History(space, worlds.OBJECTIVE, trials, has_time_for=has_time_for))
         if proposal is None:
             break
         trials.append(
@@ -120,6 +121,13 @@ def test_a_restart_changes_nothing(make: Callable[[], Sampler], sixty: list[Tria
             Trial(len(trials), Phase.SEARCH, proposal.config, proposal.why, world.outcome(proposal.config))
         )
     assert [t.config for t in trials] == [t.config for t in unbroken]
+
+
+def test_what_there_is_no_time_for_is_left_until_there_is(make: Callable[[], Sampler]) -> None:
+    short = played(make(), 12, has_time_for=lambda config: "compile" not in config)
+    assert len(short) > 4 and not any("compile" in trial.config for trial in short)
+    longer = played(make(), len(short) + 24, known=short)
+    assert any("compile" in trial.config for trial in longer)
 
 
 def test_pinned_knobs_stand_in_every_proposal(make: Callable[[], Sampler]) -> None:

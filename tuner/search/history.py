@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -65,7 +65,8 @@ class History:
     ``trials`` may hold trials of any phase. Faults of the infrastructure say nothing of a config and are left out; so
     is what ran without the pinned knobs, the baseline among them. Those with a larger effective batch, a contest of
     their own, are ``larger`` and not among ``trials``. ``axes`` are those of the space whose knobs have met something
-    to turn. ``memory`` are the bytes that a config may take.
+    to turn. ``memory`` are the bytes that a config may take. ``has_time_for``: whether there is time for a trial of a
+    config; of those that there is none for nothing is known, and with more time they may be proposed.
     """
 
     def __init__(
@@ -74,9 +75,11 @@ class History:
         objective: Objective,
         trials: Iterable[Trial],
         memory: MemoryLimits = NO_LIMITS,
+        has_time_for: Callable[[Config], bool] = lambda config: True,
     ) -> None:
         self.space = space
         self.memory = memory
+        self._has_time_for = has_time_for
         self.objective = objective
         every_trial = tuple(trials)
         host = _host(space)
@@ -182,7 +185,7 @@ class History:
 
     def is_ruled_out(self, config: Mapping[str, Value]) -> bool:
         """Whether the config breaks a constraint, turns a knob without effect, is known or forecast to fail, lost
-        clearly in a rotation, or has more workers than cores and nothing shows that they would wait.
+        clearly in a rotation, has more workers than cores and nothing shows that they would wait, or no time.
 
         So are larger effective batches: they are proposed by who asks for them, by ``is_larger_ruled_out``.
         """
@@ -201,6 +204,7 @@ class History:
             or self._is_forecast_to_be_too_large(canonical)
             or any(self._has_too_many(canonical, axis) for axis in self.axes if axis.knob.waits_at_times)
             or self._lost(canonical)
+            or not self._has_time_for(canonical)
         )
 
     def is_outranked(self, config: Config, other: Config) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -329,13 +329,29 @@ class StudyTime:
             return over
         longer_s = self.runs.searched_s(ahead)
         over = self.budget.search_is_over(self.now, done, longer_s, reserved_s) if longer_s > usual_s else ""
-        what = config_text(compiled_setting(ahead))
-        return f"{over}, with {longer_s:.0f} s for a trial of {what}" if over else ""
+        return f"{over}, with {longer_s:.0f} s for a trial of {compiled_text(ahead)}" if over else ""
+
+    def has_time_for(self) -> Callable[[Config], bool]:
+        """Whether the search has time for a trial of a config, asked often: what it compiles decides that."""
+        known = dict[Config, bool]()
+
+        def has_time(config: Config) -> bool:
+            setting = Config(compiled_setting(config))
+            if setting not in known:
+                known[setting] = not self.search_is_over(setting)
+            return known[setting]
+
+        return has_time
 
 
 def searched(trials: Sequence[Trial]) -> list[Trial]:
     """The trials of baseline and search: those that ``--trials`` counts."""
     return [trial for trial in trials if trial.phase in (Phase.BASELINE, Phase.SEARCH)]
+
+
+def compiled_text(config: Config) -> str:
+    """What the config compiles, for people."""
+    return config_text(compiled_setting(config))
 
 
 def keeping_batch(trials: Sequence[Trial], space: ResolvedSpace | None) -> list[Trial]:

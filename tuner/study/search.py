@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from tuner.analysis.contention import MOVED
 from tuner.analysis.gain import SUSPECT, WORTH_HAVING, moved, reference_of, score_of
 from tuner.analysis.memory_forecast import MemoryLimits
@@ -11,6 +14,7 @@ from tuner.model import BASELINE, OutcomeKind, Phase, Trial
 from tuner.search.history import History, Proposal, Sampler
 from tuner.space.resolve import ResolvedSpace
 from tuner.storage.database import NewTrial
+from tuner.study.budget import compiled_text
 from tuner.study.context import StudyContext
 from tuner.study.plan import StudyPlan
 from tuner.study.search_space import widen_space
@@ -27,12 +31,11 @@ def search(study: StudyContext, sampler: Sampler) -> str:
 
     The baseline is measured again, as an anchor, every few trials, and before the first one of a resumed study.
     Trials that don't take turns are held against it. What there was no time for isn't tried again before the study is
-    resumed, with more of it.
+    resumed, with more of it; what there is none for gives way to what there is time for.
     """
     plan = study.plan
     late_before = {trial.number for trial in study.trials if _was_late(trial)}
-    limits = MemoryLimits(plan.limits.max_device_bytes, plan.limits.max_host_bytes)
-    after_a_pause = study.resumed
+    after_a_pause, missed = study.resumed, set[str]()
     told = next((trial for trial in study.trials if moved(trial, study.trials)), None)
     if told is not None:
         _look_at(study, told)
@@ -47,21 +50,55 @@ def search(study: StudyContext, sampler: Sampler) -> str:
         if over:
             return over
         known = [trial for trial in study.trials if trial.number not in late_before]
-        history = History(study.space, plan.objective, known, limits)
-        proposal = sampler.propose(history)
-        enough, hurried = _nothing_is_expected(study, proposal), _proof_is_due(study, proposal)
+        ahead = _next(study, sampler, study.space, known)
+        enough, hurried = _nothing_is_expected(study, ahead.proposal), _proof_is_due(study, ahead.proposal)
         # The first isn't concluded by a measure which has changed, though a machine's moods may explain it as well.
-        if hurried or (enough and not _has_moved(study, MOVED)):
-            return enough or hurried
+        if hurried or (enough and (ahead.lacking or not _has_moved(study, MOVED))):
+            return ahead.lacking or enough or hurried
         if enough or after_a_pause or _since_baseline(study) >= plan.anchor_every or _has_moved(study, SUSPECT):
             after_a_pause = False
             _look_at(study, study.run(NewTrial(Phase.ANCHOR, BASELINE, "drift check")))
             continue
-        assert proposal is not None
-        over = study.time.search_is_over(proposal.config)
-        if over:
-            return over
-        study.run(NewTrial(Phase.SEARCH, proposal.config, _why(proposal, history, plan)))
+        assert ahead.proposal is not None
+        if ahead.missed and ahead.missed not in missed:
+            missed.add(ahead.missed)
+            study.note(f"no time for a trial of {ahead.missed}, and the search goes on with what takes less")
+        study.run(NewTrial(Phase.SEARCH, ahead.proposal.config, _why(ahead.proposal, ahead.history, plan)))
+
+
+class _Next(NamedTuple):
+    """What is tried next, None where nothing is left, by which history.
+
+    ``missed``: what the sampler would rather have had compiled, for which there is no time; ``lacking``: what the
+    search ends for where nothing else is worth a trial. Both are "" where there is the time.
+    """
+
+    proposal: Proposal | None
+    history: History
+    missed: str = ""
+    lacking: str = ""
+
+
+def _next(study: StudyContext, sampler: Sampler, space: ResolvedSpace, known: Sequence[Trial]) -> _Next:
+    """The sampler's proposal; where there is no time for that, what it proposes of what there is time for.
+
+    Nothing is noted of what had none: with a larger budget it is proposed again.
+    """
+    plan, time = study.plan, study.time
+    limits = MemoryLimits(plan.limits.max_device_bytes, plan.limits.max_host_bytes)
+    history = History(space, plan.objective, known, limits)
+    first = sampler.propose(history)
+    if first is None or _nothing_is_expected(study, first) or _proof_is_due(study, first):
+        return _Next(first, history)
+    lacking = time.search_is_over(first.config)
+    if not lacking:
+        return _Next(first, history)
+    has_time_for = time.has_time_for()
+    history = History(space, plan.objective, known, limits, has_time_for)
+    other = sampler.propose(history)
+    if other is not None and not has_time_for(other.config):
+        other = None
+    return _Next(other, history, compiled_text(first.config), lacking)
 
 
 def _was_late(trial: Trial) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support import worlds
+from support.clocked import Clocked
 from support.ran import of
 
 from tuner.analysis.accuracy import AccuracyLimits
@@ -40,24 +41,6 @@ from tuner.study.run import run_study
 BUDGET_S = 300.0
 SLOW = pytest.mark.slow
 UNSCREENED = AccuracyLimits(max_loss_increase=None)
-
-
-class Clocked(ReplayRunner):
-    """A replay that takes time: each run as long as its outcome says."""
-
-    def __init__(self, outcome_of: Callable[[Config], Outcome]) -> None:
-        super().__init__(self._timed)
-        self._timed_outcome = outcome_of
-        self.now = 1000.0
-
-    def _timed(self, config: Config) -> Outcome:
-        outcome = self._timed_outcome(config)
-        self.now += outcome.seconds
-        return outcome
-
-    def clock(self) -> float:
-        """Seconds."""
-        return self.now
 
 
 def faster(config: Config) -> Outcome:
