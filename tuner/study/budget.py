@@ -147,13 +147,14 @@ class StudyTime:
 
     def is_sure_to_fit(self, proof_s: float) -> bool:
         """As ``may_fit``, if it takes as long as foreseen. By turns the last round may end with half its turns."""
-        half_s = window_s(self.plan, Phase.FINALS, by_turns=True, turn_s=self.turn_s) if self.by_turns else 0.0
-        return self.fits(proof_s - half_s)
+        return self.fits(proof_s - (self.runs.finals_window_s([]) if self.by_turns else 0.0))
 
     @property
     def runs(self) -> RunTimes:
         """What runs will take."""
-        return RunTimes(self.plan, self.trials, self.by_turns)
+        axes = self.space.axes if self.space is not None else ()
+        loaders = frozenset(axis.knob.name for axis in axes if axis.knob.loader)
+        return RunTimes(self.plan, self.trials, self.by_turns, self.turn_s, loaders)
 
     def finals_s(self, config: Config, rounds: int, run_s: float = 0.0) -> float:
         """What so many rounds of the config and the baseline take, where one of the config takes at least ``run_s``."""

@@ -28,7 +28,7 @@ from tuner.space.resolve import ResolvedSpace
 from tuner.storage.database import NewTrial, Repository, StudyRecord
 from tuner.study.budget import Budget, StudyTime, keeping_batch, searched
 from tuner.study.execution import TrialExecutor, window_of
-from tuner.study.lengths import MOST_COMPILED, Foreseen, foreseen, rotation_window, turn_length_s
+from tuner.study.lengths import MOST_COMPILED, Foreseen, foreseen, rotation_window, turn_length_s, usual_step_s
 from tuner.study.plan import StudyPlan
 from tuner.study.sources import Sources
 from tuner.study.trials import TrialStore
@@ -251,7 +251,10 @@ class StudyContext:
         were measured: they wait for more.
         """
         together = len(trials) > 1 and self._may_be_alive([trial.config for trial in trials])
-        window = window_of(trials[0], self.plan, self.best, by_turns=together, turn_s=self._turn_s(trials))
+        window = window_of(
+            trials[0], self.plan, self.best, by_turns=together, turn_s=self._turn_s(trials),
+            step_s=usual_step_s(self.baseline),
+        )  # fmt: skip
         left_s = self.time.left_s
         return self._kept(
             trials,

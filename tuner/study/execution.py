@@ -323,18 +323,20 @@ def window_of(
     *,
     by_turns: bool = False,
     turn_s: float | None = None,
+    step_s: float = 0.0,
 ) -> Window:
     """How long the trial is measured; ``best`` is the best one of the search so far.
 
     ``slowest``: the baseline's slowest stretch as a share of its rate. The best one may have met a faster machine.
-    ``by_turns``: whether trials take turns, and ``turn_s`` how long these are, None for as long as a block. A screen
-    ends by its samples; a search trial may end once it is hopeless, by turns as its ``Race`` says.
+    ``by_turns``: whether trials take turns, and ``turn_s`` how long these are, None for as long as a block; ``step_s``:
+    how long a step of the script as written is. A screen ends by its samples; a search trial may end once it is
+    hopeless, by turns as its ``Race`` says.
     """
     if trial.samples is not None:
         return screen_window(trial.samples)
     if trial.phase in (Phase.PROBE, Phase.ROTATION):
         return probe_window(plan.window)
-    window = replace(plan.window, max_s=window_s(plan, trial.phase, by_turns=by_turns, turn_s=turn_s))
+    window = replace(plan.window, max_s=window_s(plan, trial.phase, by_turns=by_turns, turn_s=turn_s, step_s=step_s))
     if by_turns and trial.phase is not Phase.BASELINE:
         return replace(window, warmup_s=min(window.warmup_s, WARMUP_S), block_s=turn_s or window.block_s)
     if trial.phase not in (Phase.SEARCH, Phase.ANCHOR):

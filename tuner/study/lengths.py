@@ -57,19 +57,32 @@ _FINALS_BY_SHORT_TURNS = 0.075
 turns told ratios that scattered from round to round as those of all turns did (in four studies 3.7%, 5.4%, 3.8% and
 5.3% by the logarithm, and 3.9%, 5.6%, 3.7% and 5.2%, November 2026; in the second and the fourth the runs of a round
 were forks of one server): more rounds say more."""
+FEWEST_SHORT_TURNS = 15
+"""And no shorter than so many turns, each of which holds a step at least: so many had those that tell of it, with many
+steps each, and of fewer than four none that others disturbed can be left out."""
 
 
-def window_s(plan: StudyPlan, phase: Phase, *, by_turns: bool, turn_s: float | None = None) -> float:
+def window_s(
+    plan: StudyPlan, phase: Phase, *, by_turns: bool, turn_s: float | None = None, step_s: float = 0.0
+) -> float:
     """The longest window of a run of that phase, but a screen's. ``by_turns``: where trials of the study take turns,
-    and ``turn_s`` how long these are, where that is known.
+    ``turn_s`` how long these are, where that is known, and ``step_s`` how long a step of the script as written is.
 
     By themselves the baseline and its anchors get all the time, since everything is held against them. A search trial
     only ranks. In the finals what differs from run to run is more than what differs within one, by turns all the more:
     more runs say more than longer ones.
     """
-    if by_turns and phase is Phase.FINALS and turn_s is not None and turn_s < plan.window.block_s:
-        return plan.window.max_s * _FINALS_BY_SHORT_TURNS
-    return plan.window.max_s * (_BY_TURNS if by_turns else _BY_ITSELF)[phase]
+    usual_s = plan.window.max_s * (_BY_TURNS if by_turns else _BY_ITSELF)[phase]
+    if not by_turns or phase is not Phase.FINALS or turn_s is None or turn_s >= plan.window.block_s:
+        return usual_s
+    short_s = max(plan.window.max_s * _FINALS_BY_SHORT_TURNS, FEWEST_SHORT_TURNS * max(turn_s, step_s))
+    return min(usual_s, short_s)
+
+
+def usual_step_s(baseline: Trial | None) -> float:
+    """How long a step of the script as written is, in seconds; 0 before it was measured."""
+    measurement = baseline.measurement if baseline is not None else None
+    return 1 / measurement.steps_per_s if measurement is not None else 0.0
 
 
 def turn_length_s(plan: StudyPlan, knowledge: Knowledge, *, loads: bool = False) -> float:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tuner.child.records import Window
 from tuner.model import SIDELINES, Config, Outcome, Phase, Trial, Value, baseline_of
 from tuner.runner.request import probe_window
-from tuner.study.lengths import SLOWER, WARMUP_S, window_s
+from tuner.study.lengths import SLOWER, WARMUP_S, usual_step_s, window_s
 from tuner.study.plan import StudyPlan
 
 FIRST_TRIAL_S = 30.0
@@ -28,11 +28,15 @@ _LOADED_TOGETHER = 2
 
 @dataclass(frozen=True)
 class RunTimes:
-    """What runs will take. ``trials`` are the finished ones of every phase; ``by_turns``: whether trials take turns."""
+    """What runs will take. ``trials`` are the finished ones of every phase; ``by_turns``: whether trials take turns,
+    and ``turn_s`` how long these are where none of their configs turns one of the ``loaders``, which are knobs.
+    """
 
     plan: StudyPlan
     trials: Sequence[Trial]
     by_turns: bool = False
+    turn_s: float | None = None
+    loaders: frozenset[str] = frozenset()
 
     def trial_s(self) -> float:
         """What a trial typically takes here; a probe is shorter."""
@@ -54,8 +58,8 @@ class RunTimes:
         As runs of them took in the finals; before, as foreseen. Where all of a round's trials are forked, each off a
         server of its own, these are loaded at once; else each starts fresh, one after the other.
         """
-        forked = self.by_turns and all(map(self._is_forked, configs))
-        runs_s = [self._finals_run_s(config, forked=forked) for config in configs]
+        forked, longest_s = self.by_turns and all(map(self._is_forked, configs)), self.finals_window_s(configs)
+        runs_s = [self._finals_run_s(config, longest_s, forked=forked) for config in configs]
         return sum(runs_s[:-1]) + max(runs_s[-1], least_s)
 
     def screen_s(self, config: Config, samples: int) -> float:
@@ -85,8 +89,15 @@ class RunTimes:
     def _runs_of(self, config: Config) -> list[tuple[Trial, Outcome]]:
         return [(trial, outcome) for trial, outcome in self.whole_loops() if trial.config == config]
 
-    def _finals_run_s(self, config: Config, *, forked: bool) -> float:
-        """What a run of the config takes in the finals: as it did there, else as foreseen, else as any trial.
+    def finals_window_s(self, configs: Sequence[Config]) -> float:
+        """The longest window of the runs of a round of these."""
+        turn_s = self.turn_s if all(self.loaders.isdisjoint(config) for config in configs) else None
+        usual_s = usual_step_s(baseline_of(self.trials))
+        return window_s(self.plan, Phase.FINALS, by_turns=self.by_turns, turn_s=turn_s, step_s=usual_s)
+
+    def _finals_run_s(self, config: Config, longest_s: float, *, forked: bool) -> float:
+        """What a run of the config takes in the finals, with such a window: as it did there, else as foreseen, else as
+        any trial.
 
         Fresh it takes no less than one of the script as written would, which has started fresh already.
         """
@@ -95,29 +106,28 @@ class RunTimes:
         if seconds:
             return statistics.median(seconds)
         if forked:
-            return self._forked_run_s(config)
-        foreseen = [self._fresh_run_s(outcome) for _, outcome in own]
+            return self._forked_run_s(config, longest_s)
+        foreseen = [self._fresh_run_s(outcome, longest_s) for _, outcome in own]
         if not foreseen:
             return self.trial_s()
         baseline = baseline_of(self.trials)
-        least_s = self._fresh_run_s(baseline.outcome) if self.by_turns and baseline and baseline.outcome else 0.0
-        return max(statistics.median(foreseen), least_s)
+        written = baseline.outcome if self.by_turns and baseline is not None else None
+        return max(statistics.median(foreseen), self._fresh_run_s(written, longest_s) if written is not None else 0.0)
 
-    def _fresh_run_s(self, outcome: Outcome) -> float:
-        """What the run would have taken in the finals, by turns with their shorter warm-up."""
+    def _fresh_run_s(self, outcome: Outcome, longest_s: float) -> float:
+        """What the run would have taken in the finals with such a window, by turns with their shorter warm-up."""
         measurement = outcome.measurement
         alone = measurement is not None and measurement.reference is None and not measurement.turns
         longer_s = max(0.0, self.plan.window.warmup_s - WARMUP_S) if self.by_turns and alone else 0.0
-        longest_s = window_s(self.plan, Phase.FINALS, by_turns=self.by_turns)
         return _within(outcome, longest_s, by_turns=self.by_turns) - longer_s
 
-    def _forked_run_s(self, config: Config) -> float:
-        """What a forked run takes in the finals, with its share of the time in which the round's servers are loaded."""
+    def _forked_run_s(self, config: Config, longest_s: float) -> float:
+        """What a forked run takes in the finals with such a window, and its share of the time in which the round's
+        servers are loaded.
+        """
         loaded_s = statistics.median(_spared_s(outcome) for _, outcome in self.whole_loops() if _spared_s(outcome))
         share_s = loaded_s / min(_LOADED_TOGETHER, self.plan.cores)
-        return share_s + self._start_s(config) + WARMUP_S + SLOWER * window_s(
-            self.plan, Phase.FINALS, by_turns=True
-        )  # fmt: skip
+        return share_s + self._start_s(config) + WARMUP_S + SLOWER * longest_s
 
     def _is_forked(self, config: Config) -> bool:
         """Whether the config's trials are forked, by the last one; what has none is as others are."""

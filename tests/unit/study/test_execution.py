@@ -290,6 +290,14 @@ def test_finals_by_short_turns_have_shorter_windows_so_that_there_are_more_round
     assert not times[1].is_sure_to_fit(most_s[0]), "half of its turns is less"
 
 
+@pytest.mark.parametrize(("step_s", "longest_s"), [(0.002, 1.5), (0.1, 1.5), (0.16, 2.4), (0.4, 3.0), (5.0, 3.0)])
+def test_windows_of_finals_are_no_shorter_than_fifteen_turns(tmp_path: Path, step_s: float, longest_s: float) -> None:
+    """A turn holds a step at least: of three of 0.5 s no disturbed one can be left out."""
+    plan, trial = worlds.plan(tmp_path), Trial(7, Phase.FINALS, Config(workers=4))
+    window = window_of(trial, plan, None, by_turns=True, turn_s=SHORT_TURN_S, step_s=step_s)
+    assert window.max_s == pytest.approx(longest_s)
+
+
 def test_turns_are_short_where_nothing_is_made_beside_the_loop(tmp_path: Path) -> None:
     plan, alone = worlds.plan(tmp_path), Knowledge(framework=TORCH, as_written={"num_workers": 0})
     assert turn_length_s(plan, alone) == SHORT_TURN_S

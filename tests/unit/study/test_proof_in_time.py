@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 import random
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support import worlds
 from support.ran import of
 from support.turning import studied
 
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.events import Noted
-from tuner.model import Config, Phase, Verdict
+from tuner.model import Config, Outcome, Phase, Verdict
 from tuner.runner.request import TrialRequest
+from tuner.study import context
+from tuner.study.lengths import FEWEST_SHORT_TURNS, SHORT_TURN_S
 
 
 def speeds(config: Config) -> float:
@@ -113,3 +117,22 @@ def test_undecided_finals_go_on_for_longer_than_usual_where_there_is_time(
         most_rounds=8,
     )  # fmt: skip
     assert len({trial.round for trial in result.trials if trial.phase is Phase.FINALS}) == rounds
+
+
+def test_windows_of_finals_go_by_the_steps_of_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an eighth of a second: fifteen of them, each a turn."""
+    windows, usual = list[float](), worlds.measured
+
+    def of_slow_steps(rate: float, wait: float) -> Outcome:
+        outcome = usual(rate, wait)
+        assert outcome.measurement is not None
+        return replace(outcome, measurement=replace(outcome.measurement, steps_per_s=8.0))
+
+    def noted(request: TrialRequest) -> float:
+        windows.extend([request.window.max_s] if request.fresh and request.window.block_s == SHORT_TURN_S else [])
+        return 10.0
+
+    monkeypatch.setattr(worlds, "measured", of_slow_steps)
+    monkeypatch.setattr(context, "turn_length_s", lambda *args, **kwargs: SHORT_TURN_S)
+    studied(tmp_path, speeds, seconds_of=noted, trials=4, selection=("workers",))
+    assert windows and {*windows} == {FEWEST_SHORT_TURNS / 8.0}

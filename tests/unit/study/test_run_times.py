@@ -12,7 +12,7 @@ from tuner.analysis.accuracy import AccuracyLimits
 from tuner.child.records import Window
 from tuner.model import BASELINE, Block, Config, Outcome, Phase, Ratio, Reference, Trial
 from tuner.runner.request import Limits
-from tuner.study.lengths import SLOWER, WARMUP_S, screen_lengths, screened_samples
+from tuner.study.lengths import FEWEST_SHORT_TURNS, SHORT_TURN_S, SLOWER, WARMUP_S, screen_lengths, screened_samples
 from tuner.study.run_times import RunTimes
 
 IMPORTS_S = 6.0
@@ -81,6 +81,20 @@ def test_rounds_take_what_rounds_took_once_there_was_one() -> None:
     run = [Trial(n, Phase.FINALS, one, "", outcome(9.0 + n), 1) for n, one in ((2, BASELINE), (3, FAST))]
     assert times(forked(1, FAST), *run).round_s([BASELINE, FAST]) == 11.0 + 12.0
     assert times(forked(1, FAST), *run).round_s([BASELINE, FAST], 30.0) == 11.0 + 30.0
+
+
+def test_finals_by_short_turns_are_foreseen_to_take_less() -> None:
+    """They were foreseen with windows of three seconds, for which the search ended too soon. With another loader turns
+    are as long as ever.
+    """
+    found = times(forked(1, FAST), forked(2, TWO), forked(3, FP16))
+    short = replace(found, turn_s=SHORT_TURN_S, loaders=frozenset({"workers"}))
+    spared_s = SLOWER * (MEASURED_S - FEWEST_SHORT_TURNS * SHORT_TURN_S)
+    assert found.round_s([BASELINE, FAST]) - short.round_s([BASELINE, FAST]) == pytest.approx(2 * spared_s)
+    assert found.round_s([BASELINE, TWO]) == short.round_s([BASELINE, TWO])
+    unforked = times(fresh(1, FAST))
+    spares = unforked.round_s([BASELINE, FAST]) - replace(unforked, turn_s=SHORT_TURN_S).round_s([BASELINE, FAST])
+    assert spares == pytest.approx(2 * spared_s)
 
 
 def test_what_the_first_trial_of_a_server_waited_for_is_no_part_of_a_screen() -> None:
