@@ -57,10 +57,11 @@ def screen_candidates(study: StudyContext) -> tuple[Trial, ...]:
     told = _told_by_better(study, continued, history, Leaner(history))
     study.screened = tuple(_screens(study, history, candidates, told))
     passed = [screened.config for screened in study.screened if screened.verdict is Noninferiority.PASS]
+    may_meet = [one for one in candidates if not study.time.needs_screen(one.config) or one.config in passed]
     fit: list[Trial] = []
-    for trial in candidates:
-        is_fit = not study.time.needs_screen(trial.config) or trial.config in passed
-        if is_fit and not told(trial, [one.config for one in fit]):
+    for number, trial in enumerate(may_meet, 1):
+        gives_way = not fit and _gives_way(study, history, trial, may_meet[number:], told)
+        if not (gives_way or told(trial, [one.config for one in fit])):
             fit.append(trial)
     study.fit = tuple(fit)
     _add_left_open(study, kept, continued)
@@ -171,12 +172,10 @@ def _screens(
     for number, trial in enumerate(candidates, 1):
         if len(fit) >= study.plan.finalists:
             break
-        if told(trial, fit):
+        if told(trial, fit) or (not fit and _gives_way(study, history, trial, candidates[number:], told)):
             continue
         if not study.time.needs_screen(trial.config):
             fit.append(trial.config)
-            continue
-        if not fit and _gives_way(study, history, trial, candidates[number:], told):
             continue
         if len(screened) >= CANDIDATES * study.plan.finalists or any(not result.seeds for result in screened):
             continue
@@ -203,14 +202,17 @@ def _gives_way(
     """Whether the candidate's proof isn't sure to fit into what is left, and is one of another that is worth as much.
 
     As much as what may be proven with a chance of about one half: the square of the gain to expect of it is as large.
-    One with which finals have begun stays in them.
+    Any other is worth as much as one whose finals can't come off. One with which finals have begun stays in them.
     """
-    begun = candidate.number in going_on(study, Contest.KEEPING)
-    if begun or study.time.is_sure_to_fit(_proof_s(study, candidate)):
+    proof_s, time = _proof_s(study, candidate), study.time
+    if candidate.number in going_on(study, Contest.KEEPING) or time.is_sure_to_fit(proof_s):
         return False
+    instead = [other for other in others if not told(other, [])]
+    if proof_s <= time.finals_s(candidate.config, FEWEST_ROUNDS) and not time.may_fit(proof_s):
+        return any(time.may_fit(_proof_s(study, other)) for other in instead)
     gain = history.expected(candidate) or 1.0
-    worth = [other for other in others if (history.expected(other) or 1.0) ** 2 >= gain and not told(other, [])]
-    return any(study.time.is_sure_to_fit(_proof_s(study, other)) for other in worth)
+    worth = [other for other in instead if (history.expected(other) or 1.0) ** 2 >= gain]
+    return any(time.is_sure_to_fit(_proof_s(study, other)) for other in worth)
 
 
 def _proof_s(study: StudyContext, candidate: Trial) -> float:

@@ -27,6 +27,7 @@ def speeds(config: Config) -> float:
     return gain * {"fp32": 1.0, "bf16": 1.34}.get(str(config.get("precision", "fp32")), 0.5)
 
 
+UNSCREENED = AccuracyLimits(max_loss_increase=None)
 LATE_S = 100.0
 """What the search's last trial takes, so that its proof lacks time; all other runs take ten seconds."""
 
@@ -45,6 +46,28 @@ def test_a_candidate_whose_proof_fits_goes_before_a_better_one_whose_proof_may_n
     limits = AccuracyLimits(samples=1000)  # ten seconds of training, whatever the budget is
     result, events = studied(tmp_path, speeds, seconds_of=seconds_of, budget_s=budget_s, trials=6, accuracy=limits)
     assert sum(trial.phase in (Phase.BASELINE, Phase.SEARCH) for trial in result.trials) == 6
+    assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED
+    assert result.winner.config == {"workers": 2} and result.seconds <= budget_s
+    assert any("--budget" in note.text and "precision=bf16" in note.text for note in of(events, Noted))
+
+
+@pytest.mark.parametrize(("gain", "left_s"), [(1.5, 80.0), (1.5, 160.0), (1.2, 100.0)])
+def test_a_candidate_whose_proof_fits_goes_before_one_that_takes_longer_without_a_screen(
+    tmp_path: Path, gain: float, left_s: float
+) -> None:
+    """Three rounds of the better one, whose runs take a minute, are foreseen to take 198 s, of the other one 51 s:
+    nothing was proven. Where not even three quarters of the time are left, it doesn't matter how much better it is.
+    """
+
+    def slow(request: TrialRequest) -> float:
+        return 60.0 if request.config.get("precision") == "bf16" else 10.0
+
+    def gains(config: Config) -> float:
+        return gain if config == {"workers": 2} else speeds(config)
+
+    budget_s = 4 * 10.0 + 60.0 + left_s
+    result, events = studied(tmp_path, gains, seconds_of=slow, budget_s=budget_s, trials=5, accuracy=UNSCREENED)
+    assert [trial.config.get("precision") for trial in result.trials if trial.phase is Phase.SEARCH][-1] == "bf16"
     assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED
     assert result.winner.config == {"workers": 2} and result.seconds <= budget_s
     assert any("--budget" in note.text and "precision=bf16" in note.text for note in of(events, Noted))
