@@ -103,7 +103,12 @@ def next_rotation(
 
 def loads(space: ResolvedSpace, configs: Iterable[Config]) -> bool:
     """Whether any of the configs takes a loader of its own."""
-    return any(not _loader_knobs(space).isdisjoint(config) for config in configs)
+    return any(not loader_knobs(space).isdisjoint(config) for config in configs)
+
+
+def loader_knobs(space: ResolvedSpace) -> frozenset[str]:
+    """The names of all knobs of a loader, those that the user has pinned among them."""
+    return frozenset(knob.name for knob in space.space.knobs if knob.loader)
 
 
 def compiled(space: ResolvedSpace, configs: Iterable[Config]) -> int:

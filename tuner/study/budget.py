@@ -16,6 +16,7 @@ from tuner.formatting import config_text
 from tuner.knowledge import batch_factor, samples_per_step
 from tuner.model import BASELINE, Config, Phase, Trial, baseline_of
 from tuner.search.history import History
+from tuner.search.rotation import loader_knobs
 from tuner.space.resolve import ResolvedSpace
 from tuner.study.lengths import screen_lengths, screened_samples, window_s
 from tuner.study.plan import StudyPlan
@@ -152,8 +153,7 @@ class StudyTime:
     @property
     def runs(self) -> RunTimes:
         """What runs will take."""
-        axes = self.space.axes if self.space is not None else ()
-        loaders = frozenset(axis.knob.name for axis in axes if axis.knob.loader)
+        loaders = loader_knobs(self.space) if self.space is not None else frozenset[str]()
         return RunTimes(self.plan, self.trials, self.by_turns, self.turn_s, loaders)
 
     def finals_s(self, config: Config, rounds: int, run_s: float = 0.0) -> float:

@@ -15,10 +15,12 @@ from support.turning import studied
 
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.events import Noted
+from tuner.knowledge import Knowledge
 from tuner.model import Config, Outcome, Phase, Verdict
 from tuner.runner.request import TrialRequest
 from tuner.study import context
 from tuner.study.lengths import FEWEST_SHORT_TURNS, SHORT_TURN_S
+from tuner.study.plan import StudyPlan
 
 
 def speeds(config: Config) -> float:
@@ -159,3 +161,21 @@ def test_windows_of_finals_go_by_the_steps_of_the_script(tmp_path: Path, monkeyp
     monkeypatch.setattr(context, "turn_length_s", lambda *args, **kwargs: SHORT_TURN_S)
     studied(tmp_path, speeds, seconds_of=noted, trials=4, selection=("workers",))
     assert windows and {*windows} == {FEWEST_SHORT_TURNS / 8.0}
+
+
+def test_turns_beside_workers_that_the_user_has_set_are_as_long_as_beside_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn has to hold some of the batches that they make; those of the script as written may be short."""
+    turns = dict[bool, set[float]]()
+
+    def length(plan: StudyPlan, knowledge: Knowledge, *, loads: bool = False) -> float:
+        return plan.window.block_s if loads else SHORT_TURN_S
+
+    def noted(request: TrialRequest) -> float:
+        turns.setdefault("workers" in request.config, set()).add(request.window.block_s)
+        return 10.0
+
+    monkeypatch.setattr(context, "turn_length_s", length)
+    studied(tmp_path, speeds, seconds_of=noted, trials=4, selection=("layout",), pinned=Config(workers=2))
+    assert turns[True] == {worlds.plan(tmp_path).window.block_s}
