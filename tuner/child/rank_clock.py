@@ -55,6 +55,10 @@ class RankClock(StepClock):
         self._waited_s = 0.0
         super().__init__(recorder, window, clock=self._own_time)
         self.unison = unison
+        self.in_company = False
+        """Whether ranks that meet nowhere in a step wait for each other at each cut: what they take together is the
+        time of the slowest, and none is far ahead of it at the end.
+        """
         self._alone_s = 0.0
         self._step_ended: float | None = None
         self._cut_steps = 1
@@ -80,8 +84,8 @@ class RankClock(StepClock):
         if self.unison.leads:
             if is_first or self.unison.is_cut:
                 self._decide()
-        elif self.unison.is_cut and self.turns is not None:
-            self._follow(self.turns)
+        elif self.unison.is_cut and (self.turns is not None or self.in_company):
+            self._follow()
         self.unison.is_cut = False
         self._step_ended = self._clock()
         return complete and self.unison.leads
@@ -111,14 +115,20 @@ class RankClock(StepClock):
         steps = self._cut_steps
         if self._lead_in_ends is not None and self._step_s:
             steps = max(1, math.ceil((self._lead_in_ends - self._clock()) / self._step_s))
+        if self.in_company:
+            self.unison.gather()
         self.unison.cut_after(steps)
         if self.turns is not None:
             self.unison.decide(Decision(self.turns.current, self.turns.ended, self._lead_in_ends is not None))
+        elif self.in_company:
+            self.unison.decide(Decision(turn=0, ended=False, leads_in=False))
 
-    def _follow(self, turns: TurnGiver) -> None:
+    def _follow(self) -> None:
         """Another rank: waits until rank 0 has decided on this cut, and does likewise."""
-        began = self._clock()
+        turns, began = self.turns, self._clock()
         decision = self.unison.follow()
+        if turns is None:
+            return  # in company, where the time counts for all
         waited_s = self._clock() - began
         self._waited_s += waited_s
         if (phase := self._phase_of_all()) is not self.phase:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .rank_clock import RankClock
 from .recorder import Recorder
-from .records import ChildRequest
+from .records import ChildRequest, ProbeSide
 from .session import Session
 from .unison import APART, RANKS_APART, Unison
 
@@ -23,6 +23,7 @@ class RankSession(Session):
         super().__init__(request, recorder, RankClock(recorder, request.window, unison))
         self.ranks = unison.size
         self._unison = unison
+        self.clock.in_company = request.probe is ProbeSide.LOADER  # nobody trains, so that they exchange nothing
         self._ending = ("rank 0 ended the window", True)
         self._is_decided = False
         self.exit_code = ENDED_ALONE
@@ -40,10 +41,13 @@ class RankSession(Session):
             self.clock.meets_others()
 
     def _step(self, count: int = 1) -> None:
+        if self.request.probe is not None and not self.is_probed:
+            self.fail("unsupported", "no side of this rank runs by itself: the loader that feeds the others isn't here")
+            self.stop("it isn't probed", complete=False)
         super()._step(count)
         if self._unison.apart:
             self.fail(RANKS_APART, APART)
-            self.stop("its ranks can't take turns", complete=False)
+            self.stop("its ranks can't go on together", complete=False)
         if self._unison.ends:
             why, complete = self._ending
             self.exit_code = 0

@@ -48,6 +48,7 @@ class Session:
     """One trial, or one applied run (mode "apply": knobs only, nothing measured)."""
 
     ranks, exit_code = 1, 0  # of those that train together; the process's, where the trial unwinds its script
+    is_probed = False  # whether a side of its loop runs by itself here
 
     def __init__(self, request: ChildRequest, recorder: Recorder, clock: StepClock | None = None) -> None:
         self.request = request

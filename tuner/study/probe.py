@@ -133,8 +133,6 @@ def _new_trial(side: Side, config: Config) -> NewTrial:
 
 def _obstacle(study: StudyContext) -> str:
     """Why a study isn't probed, or ""."""
-    if study.plan.ranks > 1:
-        return "the sides of several ranks aren't run by themselves"
     configs = sides(study.knowledge)
     if not configs:
         return "no loader is seen to feed the training"

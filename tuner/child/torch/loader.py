@@ -345,6 +345,7 @@ class LoaderWatch:
 
     def _probe(self, original: Callable[..., Result], iterator: LoaderIterator, entry: Loader) -> Result:
         """One side of the loop by itself."""
+        self.session.is_probed = True
         if self.session.request.probe is ProbeSide.COMPUTE:
 
             def fetch() -> tuple[Result, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from types import ModuleType
 
+from ..records import ProbeSide
 from ..session import Session
 from .parts import KNOB as ACCUMULATION
 
@@ -61,7 +62,8 @@ class RanksWatch:
                 f"the script doesn't train in {session.ranks} ranks together: {group}"
                 " (torch.distributed.init_process_group)",
             )
-        if self._exchanged is not None and self._alone - self._since >= _FEWEST_STEPS:
+        trains = session.request.probe is not ProbeSide.LOADER
+        if trains and self._exchanged is not None and self._alone - self._since >= _FEWEST_STEPS:
             session.facts.remark(
                 f"{EXCHANGE_NOTHING} in {self._alone - self._since} steps: each trains a model of its own, unless they"
                 " meet by other means or more rarely"
