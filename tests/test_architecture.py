@@ -49,7 +49,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "recorder created_files counted data_source",
         "turns precision rounds",
         "clock devices rotation",
-        "sources knobs facts metrics reported user_modules started rank_clock",
+        "sources knobs facts metrics reported user_modules started rank_clock rank_rotation",
         "applied allocator",
         "feeds",
         "session",

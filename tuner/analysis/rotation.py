@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tuner.analysis.ranks import have_ranks, united
 from tuner.analysis.resources import ResourceSample, lost_share
 from tuner.analysis.stats import Interval, student_t_quantile
 from tuner.analysis.turns import DISTURBED, Turn, calm_pairs, gain_interval, log_ratio, together
@@ -19,9 +20,12 @@ from tuner.child.records import (
     Block,
     DisturbedTurn,
     Facts,
+    Failure,
     LeftRotation,
     LoaderStarted,
     Phase,
+    RankEnded,
+    Record,
     ScriptException,
     SwitchedTo,
     WindowEnd,
@@ -60,6 +64,8 @@ def rotation_of(entries: Sequence[Entry], samples: Sequence[ResourceSample]) -> 
     alike. A process that ended in a config's turn is told as that config's fault. One that left because it was far
     behind has a gain like the others, by the turns that it had.
     """
+    culprits = _culprits(entries)
+    entries = united(entries)
     switches = {entry.record.turn: entry.record for entry in entries if isinstance(entry.record, SwitchedTo)}
     members: dict[Config, _Member] = {Config(each.config): _Member() for each in switches.values()}
     for entry in entries:
@@ -72,7 +78,7 @@ def rotation_of(entries: Sequence[Entry], samples: Sequence[ResourceSample]) -> 
         if switch is not None:
             member = members[Config(switch.config)]
             (member.firsts if switch.warm_up else member.turns).append(turn)
-    for culprit in _culprits(entries):
+    for culprit in culprits:
         members[culprit].left = members[culprit].left or ENDED
     written = _Written(
         [number for number, switch in switches.items() if not switch.config],
@@ -230,6 +236,11 @@ def _turns(entries: Sequence[Entry], samples: Sequence[ResourceSample]) -> Itera
             yield Turn(number, amount, seconds, lost_share(samples, of[0][0] - of[0][1].seconds, of[-1][0]))
 
 
+def _is_own_doing(record: Record) -> bool:
+    """Whether a rank ended the trial by it, on purpose: others that miss it then fail."""
+    return isinstance(record, Failure) or (isinstance(record, WindowEnd) and record.complete)
+
+
 def _loads(entries: Iterable[Entry]) -> bool:
     """Whether configs have loaders of their own."""
     return any(isinstance(entry.record, SwitchedTo) and entry.record.loads for entry in entries)
@@ -240,14 +251,19 @@ def _culprits(entries: Sequence[Entry]) -> list[Config]:
     the script may come to its own end, or to that of its time.
 
     An error over numbers that aren't finite, before a block of the turn was measured, may have been the doing of the
-    one before: what the last step of a config does to the weights shows in the next turn only.
+    one before: what the last step of a config does to the weights shows in the next turn only. Of several ranks any
+    may end so; those that end the trial themselves say why, and others may miss them.
     """
-    ends = [entry.record for entry in entries if isinstance(entry.record, (WindowEnd, ScriptException))]
-    if any(isinstance(end, WindowEnd) for end in ends) and not any(isinstance(end, ScriptException) for end in ends):
+    records = [entry.record for entry in entries]
+    if have_ranks(entries) and any(map(_is_own_doing, records)):
+        return []
+    ends = [each for each in records if isinstance(each, (WindowEnd, ScriptException))]
+    of_values = any(isinstance(end, ScriptException) and _OF_VALUES.search(f"{end.type}: {end.text}") for end in ends)
+    failed = any(isinstance(each, ScriptException) or (isinstance(each, RankEnded) and each.status) for each in records)
+    if ends and not failed:
         return []
     switches = [entry.record for entry in entries if isinstance(entry.record, SwitchedTo)]
     last = switches[-1].turn if switches else 0
     measured = any(isinstance(entry.record, Block) and entry.record.turn == last for entry in entries)
-    of_values = any(isinstance(end, ScriptException) and _OF_VALUES.search(f"{end.type}: {end.text}") for end in ends)
     blamed = switches[-2:] if of_values and not measured else switches[-1:]
     return [config for config in dict.fromkeys(Config(each.config) for each in blamed) if config]

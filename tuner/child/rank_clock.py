@@ -59,6 +59,8 @@ class RankClock(StepClock):
         """Whether ranks that meet nowhere in a step wait for each other at each cut: what they take together is the
         time of the slowest, and none is far ahead of it at the end.
         """
+        self.answer: Callable[[int, int], str] = lambda act, place: ""
+        """See ``Unison.follow``."""
         self._alone_s = 0.0
         self._step_ended: float | None = None
         self._cut_steps = 1
@@ -126,7 +128,7 @@ class RankClock(StepClock):
     def _follow(self) -> None:
         """Another rank: waits until rank 0 has decided on this cut, and does likewise."""
         turns, began = self.turns, self._clock()
-        decision = self.unison.follow()
+        decision = self.unison.follow(self.answer)
         if turns is None:
             return  # in company, where the time counts for all
         waited_s = self._clock() - began

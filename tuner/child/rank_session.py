@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from .participants import ClockHooks
 from .rank_clock import RankClock
+from .rank_rotation import FollowedRotation, LedRotation
 from .recorder import Recorder
 from .records import ChildRequest, ProbeSide
 from .session import Session
@@ -34,6 +36,25 @@ class RankSession(Session):
         if framework != FRAMEWORK:
             self.fail("unsupported", f"several ranks are for PyTorch scripts, and {framework} trains here")
             self.stop("its ranks can't be measured", complete=False)
+
+    def _rotate(self, hooks: ClockHooks) -> None:
+        """As ``Session._rotate``: rank 0 decides, each of the others does what it is asked."""
+        configs = self.request.rotation
+        if not configs or self.rotation is not None:
+            return
+        if self._unison.leads:
+            self.rotation = LedRotation(
+                self.recorder, configs, hooks.switcher(), self._refuse_rotation, unison=self._unison,
+                not_finite=self._is_not_finite,
+            )  # fmt: skip
+        else:
+            self.rotation = followed = FollowedRotation(configs, hooks.switcher())
+            self.clock.answer = followed.answer
+        self.clock.turns = self.rotation
+
+    def _is_not_finite(self) -> None:
+        self.fail("nan", "a training loss became not finite")
+        self.stop("the loss is not finite", complete=False)
 
     def meets_others(self) -> None:
         """As ``Session.meets_others``."""

@@ -10,6 +10,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from .participants import Switcher
 from .recorder import Recorder
@@ -26,7 +27,27 @@ Member = tuple[int, Mapping[str, Value]]
 WRITTEN: Member = (0, AS_WRITTEN)
 
 
-class Rotation(TurnGiver):
+class Rotating(TurnGiver, Protocol):
+    """Gives turns to configs, as a session and its watches see it."""
+
+    @property
+    def has_config(self) -> bool:
+        """Whether a config has its turn."""
+        ...
+
+    def failed(self, failure: str) -> None:
+        """What the config whose turn it is couldn't do the script as written could, in its turn: it leaves with that.
+
+        ``failure`` continues a sentence of which the config is the subject.
+        """
+        ...
+
+    def diverged(self) -> bool:
+        """The training loss isn't finite: whether that may be a config's doing, so that the trial goes on."""
+        ...
+
+
+class Rotation(Rotating):
     """Gives turns to the script as written and to ``configs``, for ``ROUNDS``; none begins once the window is long
     enough, or no config is left.
 
@@ -96,14 +117,11 @@ class Rotation(TurnGiver):
 
     @property
     def has_config(self) -> bool:
-        """Whether a config has its turn."""
+        """As ``Rotating.has_config``."""
         return self._turns is not None and not self.ended and bool(self._now[0]) and os.getpid() == self._pid
 
     def failed(self, failure: str) -> None:
-        """What the config whose turn it is couldn't do the script as written could, in its turn: it leaves with that.
-
-        ``failure`` continues a sentence of which the config is the subject.
-        """
+        """As ``Rotating.failed``."""
         self._failure = self._failure or failure
 
     def measured(self, block: Block) -> None:
@@ -113,7 +131,7 @@ class Rotation(TurnGiver):
         self._tally.add(block)
 
     def diverged(self) -> bool:
-        """The training loss isn't finite: whether that is a config's doing. It leaves, and the weights are put back."""
+        """As ``Rotating.diverged``: the config leaves, and the weights are put back."""
         if self._turns is None or self.ended:
             return False
         # What the last step of a config did to the weights shows in the next turn only.

@@ -27,7 +27,7 @@ from .participants import ScriptOptions as ScriptOptions
 from .recorder import Recorder
 from .records import ChildRequest, Failure, FirstStep, Loss, Mode, Note, TrainingPause, WindowEnd
 from .reported import ReportedSamples
-from .rotation import Rotation
+from .rotation import Rotating, Rotation
 from .user_modules import UserModules
 from .watch import KNOBS_OF, Pause, Watch
 
@@ -64,7 +64,7 @@ class Session:
         self.facts = ScriptFacts(without=list(request.without))
         self.metrics = Metrics(recorder, self.clock)
         self.options: ScriptOptions = _NoOptions()
-        self.rotation: Rotation | None = None
+        self.rotation: Rotating | None = None
         self.feeds = Feeds(request.knowledge.framework)
         self._modules = UserModules(request.folder)
         self.exit_listeners: list[ExitListener] = []

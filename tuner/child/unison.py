@@ -5,6 +5,8 @@ has done and reads what was decided after each of its steps, under one lock: a s
 every rank, however far one is behind. Ranks that take turns with another trial's wait after each cut until rank 0 has
 decided what holds from there on; it ends a turn once all have come to the cut. Where ranks don't come to the same
 steps in company, as where one has fewer batches, none waits for long: they are ``apart``, and take no turns.
+
+Where all have come to a cut rank 0 may ask the others for something, one thing after the other, before it decides.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ APART = "its ranks don't come to the same steps at the same time"
 """The same for people."""
 CUTS = 4096
 """So many newest cuts are kept: a rank that falls further behind leaves some out, and what lies between is joined."""
-_ENDS_AT, _IN_WINDOW, _CUT_COUNT, _GATHERED_AT, _DECIDED_AT, _TURN, _TURNS_ENDED, _LEADS_IN, _FIRST_CUT = range(9)
-_STEPS, _ACTIVITY, _PROGRESS, _CAME_TO, _PER_RANK = range(5)
-_BYTES = 8
+_ENDS_AT, _IN_WINDOW, _CUT_COUNT, _GATHERED_AT, _DECIDED_AT, _TURN, _TURNS_ENDED, _LEADS_IN = range(8)
+_ASKED, _ACT, _PLACE, _FIRST_CUT = range(8, 12)
+_STEPS, _ACTIVITY, _PROGRESS, _CAME_TO, _ANSWERED, _PER_RANK = range(6)
+_BYTES, _ANSWER_BYTES = 8, 256
 _LOOK_S, _BRISK_S, _IDLE_LOOK_S = 0.0005, 1.0, 0.02
 """Between two looks at what another rank has written; longer after such a wait, so that a stall is seen to be one."""
 _MOST_OVERSLEPT = 4
@@ -46,13 +49,17 @@ class Decision(NamedTuple):
 
 def bytes_for(ranks: int) -> int:
     """The size of what so many ranks share."""
-    return _BYTES * (_FIRST_CUT + CUTS + _PER_RANK * ranks)
+    return _answers_from(ranks) + _ANSWER_BYTES * ranks
 
 
 def steps_of(memory: bytes, ranks: int) -> list[int]:
     """The steps that each rank had taken when what they share was read."""
     numbers = memoryview(memory).cast("q")
     return [numbers[_place(rank, _STEPS)] for rank in range(ranks)]
+
+
+def _answers_from(ranks: int) -> int:
+    return _BYTES * (_FIRST_CUT + CUTS + _PER_RANK * ranks)
 
 
 def _place(rank: int, field: int) -> int:
@@ -77,6 +84,7 @@ class Unison:
         """For how long it waits."""
         self._descriptor = descriptor
         shared = memoryview(mmap.mmap(descriptor, bytes_for(size)))
+        self._answers = shared[_answers_from(size) :]
         self._numbers, self._amounts = shared.cast("q"), shared.cast("d")
         self._cuts_seen = 0
 
@@ -145,16 +153,49 @@ class Unison:
             numbers[_TURN], numbers[_TURNS_ENDED], numbers[_LEADS_IN] = map(int, decision)
             numbers[_DECIDED_AT] = self.cut
 
-    def follow(self) -> Decision:
+    def ask(self, act: int, place: int) -> None:
+        """Rank 0, which has gathered all: has each of the others do something, see ``follow``."""
+        numbers = self._numbers
+        with self._alone():
+            numbers[_ACT], numbers[_PLACE] = act, place
+            numbers[_ASKED] += 1
+
+    def answers(self) -> dict[int, str]:
+        """Rank 0: what each of the others answers to what was asked last, by its number, once all have.
+
+        One that is through answers nothing. One that ends otherwise has all of them ended, by what started them.
+        """
+        numbers, others = self._numbers, range(1, self.size)
+        for rank in others:
+            while numbers[_place(rank, _ANSWERED)] < numbers[_ASKED] and numbers[_place(rank, _CAME_TO)] < _NEVER_AGAIN:
+                time.sleep(_LOOK_S)
+        with self._alone():
+            answered = [rank for rank in others if numbers[_place(rank, _ANSWERED)] == numbers[_ASKED]]
+            texts = {rank: self._answers[rank * _ANSWER_BYTES : (rank + 1) * _ANSWER_BYTES] for rank in answered}
+            return {rank: bytes(text).rstrip(b"\0").decode("utf-8", "ignore") for rank, text in texts.items()}
+
+    def _answer(self, do: Callable[[int, int], str]) -> None:
+        numbers, asked = self._numbers, self._numbers[_ASKED]
+        text = do(numbers[_ACT], numbers[_PLACE]).encode()[:_ANSWER_BYTES]
+        with self._alone():
+            begin = self.rank * _ANSWER_BYTES
+            self._answers[begin : begin + _ANSWER_BYTES] = text.ljust(_ANSWER_BYTES, b"\0")
+            numbers[_place(self.rank, _ANSWERED)] = asked
+
+    def follow(self, do: Callable[[int, int], str] = lambda act, place: "") -> Decision:
         """Another rank: it has come to the cut; returns once rank 0 has decided what holds from there on.
 
         Or what held before, where they are ``apart``. Once rank 0 has gathered all, it is its parent that takes long.
+        ``do``: does what rank 0 asks for meanwhile, which is a number and one more, and gives the answer.
         """
         numbers = self._numbers
         numbers[_place(self.rank, _CAME_TO)] = self.cut
         self._wait_until(lambda: max(numbers[_GATHERED_AT], numbers[_DECIDED_AT]) >= self.cut)
         while numbers[_DECIDED_AT] < self.cut and not self.apart:
-            time.sleep(_LOOK_S)
+            if numbers[_ASKED] > numbers[_place(self.rank, _ANSWERED)]:
+                self._answer(do)
+            else:
+                time.sleep(_LOOK_S)
         with self._alone():
             return Decision(numbers[_TURN], bool(numbers[_TURNS_ENDED]), bool(numbers[_LEADS_IN]))
 

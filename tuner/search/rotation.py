@@ -273,6 +273,8 @@ def _singles(space: ResolvedSpace, trials: Sequence[Trial]) -> list[Config]:
     known, feeds, stay = space.knowledge, _feeds(trials), _loader_knobs(space)
     options = (name for name in known.options if name not in stay)
     unwanted = {*known.placeholders, *known.suggested, *options}
+    if space.ranks > 1:  # nobody has tried what compiles by turns, where several wait for each other
+        unwanted |= {axis.knob.name for axis in space.axes if axis.knob.late}
     configs = [
         space.canonical({axis.knob.name: value})
         for axis in space.axes

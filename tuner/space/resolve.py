@@ -41,7 +41,7 @@ class ResolvedSpace:
     batches that would make the effective batch larger, from the smallest on, and the script's own; None where none are
     tried, ``no_larger`` says why ("" where that wasn't asked for). ``lighter`` is the knob that spares memory, for
     these alone; None without one. ``device`` is the one that it was resolved for; ``spare_cores`` are beside
-    ``cores``, and others may use them.
+    ``cores``, and others may use them. ``ranks``: so many processes train together.
     """
 
     space: SearchSpace
@@ -55,6 +55,7 @@ class ResolvedSpace:
     device: Device | None = None
     spare_cores: int = 0
     lighter: Axis | None = None
+    ranks: int = 1
 
     @property
     def size(self) -> int:
@@ -233,7 +234,7 @@ def resolve(
         knowledge = replace(knowledge, effective_batch=KEEP)
     return ResolvedSpace(
         space, tuple(axes), left_out, Config(pinned), knowledge, known.cores, larger, no_larger, known.device,
-        known.spare_cores, lighter[0] if larger is not None and lighter else None,
+        known.spare_cores, lighter[0] if larger is not None and lighter else None, known.ranks,
     )  # fmt: skip
 
 

@@ -58,7 +58,7 @@ class TrialExecutor:
         self._repeats_s = 0.0
         self._turns_work = False
         self._without_reference = 0
-        self.rotates = runner.rotates and plan.ranks == 1 and kind_of(plan.device).rotates
+        self.rotates = runner.rotates and kind_of(plan.device).rotates
         """Whether configs can take turns in one process."""
         takes_turns = runner.takes_turns and kind_of(plan.device).takes_turns
         self.obstacle = "" if takes_turns else f"no turns are taken on {plan.device.kind}"

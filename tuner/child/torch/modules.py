@@ -262,7 +262,8 @@ class ModuleWatch:
             # A CUDA graph writes its next outputs over these, which the script may still hold.
             forward = self._cloning(compiled)
         rotation = self.session.rotation
-        switched = compiled is None and self.precision in DTYPES and rotation is not None and rotation.has_config
+        alone = compiled is None and self.session.ranks == 1  # others may take part in the call, and that only once
+        switched = alone and self.precision in DTYPES and rotation is not None and rotation.has_config
         try:
             result: Result = self._in_precision(lambda: self.parts.run(module, forward, args, kwargs))
             return result

@@ -66,7 +66,7 @@ class TorchSwitcher(Switcher):
             return "its optimizer updates within a closure: no step's end lies between two updates"
         if self._session.counts_its_steps:
             return "it reports its steps itself: where they end nothing may be switched"
-        if any(type(part).__name__ in PARALLEL for model in models for part in model.modules()):
+        if any(self._is_parallel(part) for model in models for part in model.modules()):
             return "it trains in parallel"
         if any(type(weight) not in plain or weight.layout is not self._torch.strided for weight in weights):
             return "some of its weights are no plain tensors"
@@ -79,6 +79,11 @@ class TorchSwitcher(Switcher):
             return f"its weights take {kept / 2**30:.1f} GiB with what its optimizers remember, too much to be kept"
         return ""
 
+    def _is_parallel(self, part: Any) -> bool:
+        """Whether other processes or devices train with it that don't switch with this one."""
+        together = self._session.ranks > 1 and type(part) is self._torch.nn.parallel.DistributedDataParallel
+        return type(part).__name__ in PARALLEL and not together
+
     def _has_captured(self) -> bool:
         """Whether the script holds a CUDA graph. By their types: to ask an object for its class may run its code."""
         graph = getattr(self._torch.cuda, "CUDAGraph", None)
@@ -86,6 +91,8 @@ class TorchSwitcher(Switcher):
 
     def refusal(self, config: Mapping[str, Value]) -> str:
         """As ``Switcher.refusal``."""
+        if compiling.KNOB in config and self._session.ranks > 1:
+            return "can't be switched to: nothing is compiled by turns in several ranks"
         why = self._own_loaders.refusal(config) if self._own_loaders is not None else ""
         why = why or self._compiled.refusal(config)
         if why:
@@ -101,12 +108,18 @@ class TorchSwitcher(Switcher):
         for knob, is_set in (("threads", self._watches.threads_set), ("cudnn_benchmark", benchmarks)):
             if knob in config and is_set:
                 return f"can't be switched to: the script sets {knob} itself, and would set it back"
+        if config.get("channels_last") and any(self._views_buckets(model) for model in self._models()):
+            return "can't be switched to: its gradients lie in what ranks exchange, which keeps the script's layout"
         if config.get("channels_last") is False:
             return "can't be switched to: the script's own layout stays"
         chosen = config.get("optimizer")
         if chosen is not None and not any(chosen in implementations(self._torch, each) for each in self._optimizers()):
             return f"can't be switched to: no optimizer has a {chosen} implementation"
         return ""
+
+    def _views_buckets(self, model: Any) -> bool:
+        """Whether gradients would lie otherwise than their weights, which a fused update takes to lie alike."""
+        return any(getattr(part, "gradient_as_bucket_view", False) is True for part in model.modules())
 
     # switching
 

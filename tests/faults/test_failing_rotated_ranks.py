@@ -1,0 +1,74 @@
+"""A rank is killed while ranks are probed, or their configs take turns: no process is left, one reason is told."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.rank_scripts import UNENDING, ddp, run_ranks
+
+from tuner.analysis.rotation import ENDED
+from tuner.child.records import ProbeSide, Window
+from tuner.model import Config, Outcome, OutcomeKind
+
+FUSED, FOREACH, BF16 = Config(optimizer="fused"), Config(optimizer="foreach"), Config(precision="bf16")
+TURNS = Window(warmup_steps=3, warmup_s=0.1, block_s=0.05, max_s=1000.0)
+STEP = "if step == 0: print('pid', os.getpid(), flush=True)\ntime.sleep(0.005)"
+DATA = """
+class Own(torch.utils.data.Dataset):
+    def __len__(self): return ROWS
+    def __getitem__(self, index):
+        global asked
+        asked += 1
+        if rank == 1 and asked > LAST: os.kill(os.getpid(), 9)
+        time.sleep(0.0005)
+        return torch.zeros(8), torch.zeros(1)
+asked, LAST, data = 0, float(os.environ.get("ASKED", "inf")), Own()
+print('pid', os.getpid(), flush=True)
+""".strip()
+IN_BF16 = """
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+turns, was_in_turn = 0, False
+def meddle(module, given):
+    global turns, was_in_turn
+    in_turn = torch.is_autocast_enabled("cpu")
+    turns, was_in_turn = turns + (in_turn and not was_in_turn), in_turn
+    if turns > 2 and rank == KILLED: os.kill(os.getpid(), 9)
+model.module.register_forward_pre_hook(meddle)
+""".strip()
+
+
+def _no_process_is_left(folder: Path) -> bool:
+    logs = [(folder / "trial" / name).read_text() for name in ("log.txt", "log-1.txt")]
+    pids = [int(re.findall(r"^pid (\d+)$", log, re.MULTILINE)[0]) for log in logs]
+    return not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_rank_that_is_killed_in_a_configs_turn_ends_the_rotation(tmp_path: Path, killed: int) -> None:
+    source = ddp(setup=IN_BF16.replace("KILLED", str(killed)), step=STEP)
+    outcome = run_ranks(tmp_path, source, rotation=(BF16, FUSED, FOREACH), window=TURNS)
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.CRASHED, "signal-kill"), outcome
+    assert outcome.detail.startswith(f"rank {killed}: died of SIGKILL")
+    ranked = {each.config: each for each in outcome.rotation}
+    assert ranked[BF16].fault == ENDED
+    assert ranked[FUSED].gain is not None and ranked[FOREACH].gain is not None
+    assert outcome.seconds < 40 and _no_process_is_left(tmp_path)
+
+
+@pytest.mark.parametrize("side", [ProbeSide.COMPUTE, ProbeSide.LOADER])
+def test_a_rank_that_is_killed_while_one_side_runs_ends_the_probe(
+    tmp_path: Path, side: ProbeSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill = f"{STEP}\nif rank == 1 and step == LAST / 16: os.kill(os.getpid(), 9)"
+    source = ddp(setup=DATA, step=kill)
+    known = run_ranks(tmp_path, source).knowledge
+    (tmp_path / "trial").rename(tmp_path / "written")
+    monkeypatch.setenv("ASKED", "640")
+    given: dict[str, Any] = {"knowledge": known, "probe": side, "window": UNENDING}
+    outcome: Outcome = run_ranks(tmp_path, source, **given)
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.CRASHED, "signal-kill"), outcome
+    assert outcome.detail.startswith("rank 1: died of SIGKILL")
+    assert outcome.seconds < 40 and _no_process_is_left(tmp_path)
