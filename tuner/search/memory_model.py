@@ -20,12 +20,12 @@ from tuner.space.resolve import Axis
 
 NOISE = 0.03
 """The standard deviation of a peak, as a share of it, from one run of a config to another."""
-CONSTANT, HEAVY, OTHER = 10.0, 0.3, 0.1
+CONSTANT, HEAVY, OTHER = 10.0, 0.2, 0.05
 """The standard deviations, before any is known, of the constant, of what the largest value of a knob adds of which more
 takes more, and any value of another knob; as shares of what the first trial took."""
 AT_LEAST, AT_MOST = 1.15, 2.0
 """What ran out of memory is taken to want so many times the limit at least, and at most."""
-MOST_UNSURE = 0.1
+MOST_UNSURE = 0.04
 """A peak, as a share of the limit, counts as known to so much at least: what nobody tried is to be found out."""
 
 _Peak = tuple[Sequence[int], float]
