@@ -22,6 +22,13 @@ def _attentions(known: Known) -> Sequence[Value]:
     return [name for name in ("flash", "efficient", "cudnn", "math") if name in known.knowledge.attention_choices]
 
 
+def _own_compile_modes(known: Known) -> Sequence[Value]:
+    """``off`` is tried before those that take minutes."""
+    if known.device.kind == "cuda":
+        return ["default", "reduce-overhead", "off", "max-autotune-no-cudagraphs"]
+    return ["default", "off"]
+
+
 def _compile_modes(known: Known) -> Sequence[Value]:
     modes = ["default"]
     if known.device.kind == "cuda":
@@ -110,6 +117,11 @@ SPACE = SearchSpace(
             "compile", _compile_modes, "torch.compile and its mode",
             tier=2, late=True, devices=CPU_AND_CUDA, switchable=True, value_type=str,
             tier_reason="Fused kernels round otherwise, and what Python does in a step is frozen, so it is screened.",
+        ),
+        Knob(
+            "compile_mode", _own_compile_modes, "mode of the script's own torch.compile",
+            tier=2, late=True, devices=CPU_AND_CUDA, value_type=str,
+            tier_reason="Fused kernels round otherwise, and Python in a step is frozen or not, so it is screened.",
         ),
     ),
 )  # fmt: skip

@@ -191,6 +191,62 @@ def test_a_step_that_the_script_captures_is_captured(run_child: Callable[..., An
         assert ran.returncode == 0 and "replayed" in ran.output, ran.output[-2000:]
 
 
+# What the script compiles itself
+
+
+OWN = """
+    class Model(nn.Sequential):  # of a class of torch.nn itself model.compile() compiles nothing
+        def forward(self, x):
+            for layer in self:
+                x = layer(x)
+            return x
+    model = torch.compile(Model(*model))
+    steps = 0
+"""
+COMPILES = LOOP.replace("    steps = 0\n", OWN.removeprefix("\n"))
+HOLDS = COMPILES.replace(
+    "loss = nn.functional.cross_entropy(model(x.to(device, non_blocking=True)), y.to(device, non_blocking=True))",
+    """out = CALLED(x.to(device))
+            assert steps == 0 or bool(torch.isfinite(before.sum()))  # an output of the step before is read
+            before = out.detach()
+            loss = nn.functional.cross_entropy(out, y.to(device))""",
+)
+AS_LIGHTNING = (
+    "torch.compile(Model(*model))", "Model(*model); called = torch.compile(model).dynamo_ctx(model.forward)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["off", "default", "reduce-overhead", "max-autotune-no-cudagraphs"])
+def test_each_mode_of_what_a_script_compiles_itself_takes_effect(
+    run_child: Callable[..., Any], write_script: Write, mode: str
+) -> None:
+    ran = run_child(write_script(COMPILES), {"compile_mode": mode}, device="cuda:0", window={"max_s": 3.0})
+    assert ran.of("window")[0]["complete"], ran.output[-2000:]
+    assert ran.evidence("compile_mode") == "verified", ran.of("knob")
+    assert bool(ran.of("compile")) is (mode != "off")
+
+
+@pytest.mark.parametrize("compiled", ["torch.compile(model)", "model.compile() or model"])
+def test_outputs_of_what_a_script_compiles_itself_outlive_a_replay(
+    run_child: Callable[..., Any], write_script: Write, compiled: str
+) -> None:
+    """It wasn't written for CUDA graphs, and reads what its model gave in the step before."""
+    compiles = f"model = Model(*model)\n    model = {compiled}"
+    script = write_script(HOLDS.replace("CALLED", "model").replace("model = torch.compile(Model(*model))", compiles))
+    ran = run_child(script, {"compile_mode": "reduce-overhead"}, device="cuda:0", window={"max_s": 3.0})
+    assert ran.of("window")[0]["complete"], ran.output[-2000:]
+    assert ran.evidence("compile_mode") == "verified", ran.of("knob")
+
+
+def test_an_output_that_a_replay_wrote_over_is_no_fault_of_the_users(tmp_path: Path, write_script: Write) -> None:
+    """Where the script calls it in a way that no copy is made in."""
+    script = write_script(HOLDS.replace("CALLED", "called").replace(*AS_LIGHTNING))
+    outcome = run(request_for(tmp_path / "trial", script, {"compile_mode": "reduce-overhead"}))
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.INFEASIBLE, "overwritten"), told(outcome)
+    assert outcome.detail == "RuntimeError: accessing tensor output of CUDAGraphs that has been overwritten by a" \
+        " subsequent run"
+
+
 # Streams
 
 

@@ -13,6 +13,8 @@ from dataclasses import replace
 from tuner.model import SIDELINES, Config, Measurement, Trial
 
 COMPILE = "compile"
+_SETTING = (COMPILE, "compile_mode")
+"""Knobs that say what is compiled, and how."""
 COLD, WARM, MIXED = "cold", "warm", "mixed"
 
 
@@ -41,7 +43,7 @@ def with_cold_starts(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def _cold_start_s(trial: Trial, cold: list[tuple[Trial, float]], least: Mapping[Config, float]) -> float | None:
-    alike = [(c, s) for c, s in cold if c.config.get(COMPILE) == trial.config.get(COMPILE)]
+    alike = [(c, s) for c, s in cold if all(c.config.get(name) == trial.config.get(name) for name in _SETTING)]
     same = [(c, s) for c, s in alike if c.config == trial.config]
     return max((same or alike)[-1][1], least.get(trial.config, 0.0)) if alike else None
 

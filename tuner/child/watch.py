@@ -32,8 +32,8 @@ KNOBS_OF: Mapping[Watch, tuple[str, ...]] = {
         "batches_per_execution",
     ),
     Watch.MODULES: (
-        "precision", "compile", "channels_last", "attention", "grad_accumulation", "ddp_bucket_mb", "ddp_bucket_view",
-        "ddp_communication", "ddp_static_graph",
+        "precision", "compile", "compile_mode", "channels_last", "attention", "grad_accumulation", "ddp_bucket_mb",
+        "ddp_bucket_view", "ddp_communication", "ddp_static_graph",
     ),
     Watch.OPTIMIZER: ("grad_accumulation", "optimizer", "lr_scale"),
     Watch.KERAS: (

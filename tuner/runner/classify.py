@@ -330,6 +330,7 @@ _PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
             r"|rewriting computation to not contain X64 element types"
         ),
     ),
+    ("overwritten", re.compile(r"accessing (?:gradient )?tensor output of CUDAGraphs that has been overwritten")),
     (
         "nan",
         re.compile(
@@ -357,11 +358,14 @@ def _reason_in(text: str, traces: Traces) -> str:
 
 
 _UNSUPPORTED = re.compile(r"unsupported operations when trying to compile graph \S+ on \S+ (\w+) \(([^{)\n]*)")
+_OVERWRITTEN = ("Error: accessing tensor output of CUDAGraphs", "Error: accessing gradient tensor output of CUDAGraphs")
 _SURROUNDINGS = ("Graph execution error", "Detected at node", "<stack traces", "The op is created at", "File ", "[[")
 
 
 def _essence(text: str) -> str:
-    """TensorFlow's own sentence, without its account of where a graph's node or a line of traced code came from."""
+    """A framework's own sentence, without its account of where a graph's node or a line of traced code came from."""
+    if text.startswith(_OVERWRITTEN):
+        return text.removeprefix("Error: ").partition(". Stack trace:")[0]
     if text.startswith("in user code:"):
         sentence = last_line(text)
         return sentence.partition(": ")[2] or sentence  # behind the error's name

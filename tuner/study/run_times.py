@@ -15,7 +15,7 @@ from tuner.study.plan import StudyPlan
 
 FIRST_TRIAL_S = 30.0
 """A guess of what a trial takes, before any has been run."""
-_COMPILERS = frozenset({"compile", "jit_compile"})
+_COMPILERS = frozenset({"compile", "compile_mode", "jit_compile"})
 """Knobs with which a start takes longer than others do."""
 _COMPILED_NOT = (False, "off")
 """Their values with which it doesn't: Keras compiles by itself, so that False is what its studies try."""

@@ -16,7 +16,7 @@ from tuner.study.context import StudyContext
 from tuner.study.identity import check_space, space_document
 
 NEWER = frozenset({
-    "allocator", "attention", "checkpointing", "grappler_mixed_precision",
+    "allocator", "attention", "checkpointing", "compile_mode", "grappler_mixed_precision",
     "ddp_bucket_mb", "ddp_bucket_view", "ddp_communication", "ddp_static_graph",
     "loader_prefetch_size", "device_prefetch_size", "host_to_device_transfer_threads", "batches_per_execution",
 })  # fmt: skip

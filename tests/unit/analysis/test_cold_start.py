@@ -57,6 +57,17 @@ def test_a_warm_trial_is_charged_with_the_cold_start_of_its_compile_setting() ->
     assert starts(with_cold_starts(trials[5:])) == [8.0, 8.0, 2.5], "nothing cold is known: what was seen counts"
 
 
+def test_a_mode_of_the_scripts_own_compiler_is_a_setting_of_its_own() -> None:
+    trials = [
+        trial(0, {}, 30.0, "cold", Phase.BASELINE),
+        trial(1, {"compile_mode": "max-autotune-no-cudagraphs"}, 90.0, "cold"),
+        trial(2, {"compile_mode": "off"}, 3.0, ""),
+        trial(3, {"compile_mode": "max-autotune-no-cudagraphs", "precision": "bf16"}, 20.0, "warm"),
+        trial(4, {"precision": "bf16"}, 9.0, "mixed"),
+    ]
+    assert starts(with_cold_starts(trials)) == [30.0, 90.0, 3.0, 90.0, 30.0]
+
+
 def test_what_a_config_compiled_for_itself_is_charged_once_it_is_warm() -> None:
     """JAX's cache is shared: what each config begins with was compiled before, its own step wasn't."""
     larger = {"batch_size": 512}

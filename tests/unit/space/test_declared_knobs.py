@@ -13,6 +13,7 @@ from search_spaces.torch import SPACE
 from tuner.errors import UnknownKnobError, UsageError
 from tuner.knowledge import Knowledge
 from tuner.space import Known, SearchSpace
+from tuner.space.resolve import resolve
 
 
 @pytest.mark.parametrize(
@@ -99,3 +100,15 @@ def test_workers_that_keep_up_are_told_by_the_wait(
     keeps_up = space.knob(knob).keeps_up
     assert keeps_up is not None
     assert keeps_up(workers, wait) == wanted
+
+
+@pytest.mark.parametrize(
+    ("kind", "modes"),
+    [("cpu", ["default", "off"]), ("cuda", ["default", "reduce-overhead", "off", "max-autotune-no-cudagraphs"])],
+)
+def test_modes_of_a_scripts_own_compiler_stand_beside_what_it_wrote(kind: str, modes: list[str]) -> None:
+    written = {"compile_mode": "max-autotune"}
+    known = Known(replace(worlds.DEVICE, kind=kind), 2, knowledge=Knowledge(as_written=written))
+    (axis,) = (axis for axis in resolve(SPACE, known).axes if axis.knob.name == "compile_mode")
+    assert axis.values == ("max-autotune", *modes) and axis.as_written == 0
+    assert axis.knob.tier == 2 and axis.knob.late and not axis.knob.switchable

@@ -115,10 +115,10 @@ def test_a_script_that_starts_slowly_by_itself_is_charged_with_that() -> None:
         assert found.round_s([BASELINE, FAST]) >= IMPORTS_S + 2 * FORKED_S + own_s
 
 
-@pytest.mark.parametrize("compiler", ["compile", "jit_compile"])
+@pytest.mark.parametrize("compiler", ["compile", "compile_mode", "jit_compile"])
 def test_a_config_that_compiles_is_charged_with_its_own_start(compiler: str) -> None:
     """With the start of the others its rounds would lack time at their end; the others are charged with theirs."""
-    compiled = Config({compiler: "default" if compiler == "compile" else True})
+    compiled = Config({compiler: True if compiler == "jit_compile" else "default"})
     slow = forked(1, compiled)
     assert slow.outcome is not None
     slow = replace(slow, outcome=replace(slow.outcome, seconds=BY_TURNS_S + 12.0))

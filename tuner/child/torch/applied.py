@@ -17,6 +17,7 @@ from .ddp import KNOBS as DDP_KNOBS
 from .loader_places import LOADER_KNOBS, Loader
 from .modules import EXACT, NOT_ROUNDED, ROUNDINGS
 from .optimizers import implementations
+from .own_compile import KNOB as OWN_MODE
 from .types import Optimizer, Result
 from .watches import TorchWatches
 from .xla_options import KNOBS as XLA_KNOBS
@@ -151,6 +152,7 @@ class AppliedKnobs:
             "batch_size": self._batch_size,
             "precision": self._precision,
             "compile": self._compile,
+            OWN_MODE: self.watches.modules.own_compile.effect,
             "channels_last": self._channels_last,
             "optimizer": self._optimizer,
             "attention": self._attention,
@@ -195,7 +197,7 @@ class AppliedKnobs:
         modules = self.watches.modules
         attention = modules.attention
         if not attention.seen:
-            return Effect(0, COMPILED, is_unseen=True) if modules.script_compiled else Effect(0, NOT_CALLED)
+            return Effect(0, COMPILED, is_unseen=True) if modules.own_compile.called else Effect(0, NOT_CALLED)
         return Effect(int(attention.observed == self.knobs.wanted("attention")), attention.why_another)
 
     def _checkpointing(self) -> Effect:

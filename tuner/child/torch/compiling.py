@@ -16,6 +16,8 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from ..evidence import Finding
+from ..records import Evidence
 from . import compiler
 from .outputs import with_tensors
 from .types import Keywords, Module, Node
@@ -119,6 +121,28 @@ def not_running(compiled: Sequence[CompiledCalls]) -> str:
     """For people: that nothing of what was compiled is run."""
     blocks = sum(calls.of for calls in compiled)
     return f"none of {blocks} blocks runs compiled" if blocks > 1 else "the model runs without what was compiled"
+
+
+def compile_finding(compiled: Sequence[CompiledCalls], *, only_graphs: bool) -> Finding:
+    """What the compiler did for these models, whose calls reach the training, and whether they run it.
+
+    ``only_graphs``: in a mode that adds nothing but CUDA graphs.
+    """
+    counts, sites = compiler.counts(), sum(calls.of - calls.silent for calls in compiled)
+    running = sum(calls.running for calls in compiled)
+    if not counts.graphs:
+        return Finding(Evidence.CONTRADICTED, compiler.why_not_compiled(), counts.graphs, sites)
+    if counts.without_cuda_graph and only_graphs:
+        reason = f"{counts.without_cuda_graph} graphs can't be run as CUDA graphs, which is all that this mode adds"
+        return Finding(Evidence.CONTRADICTED, reason, counts.graphs, sites)
+    if not sites and any(calls.of for calls in compiled):
+        return Finding(Evidence.UNVERIFIABLE, NO_GRADIENT, counts.graphs)
+    if not running:
+        return Finding(Evidence.CONTRADICTED, not_running(compiled), counts.graphs, sites, 0)
+    given_up = ", and some code given up after too many compilations" if counts.given_up else ""
+    reason = f"{counts.graphs} graphs, {counts.breaks} breaks{given_up}"
+    reason += f"; {running} of {sites} blocks run compiled" if running < sites else ""
+    return Finding(Evidence.VERIFIED, reason, counts.graphs, sites, running)
 
 
 def runs_compiled(torch: ModuleType, before: set[Node], result: object) -> bool | None:

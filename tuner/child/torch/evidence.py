@@ -6,7 +6,7 @@ from .. import allocator
 from ..evidence import Finding, number_format
 from ..records import Compile, Evidence
 from . import compiler
-from .compiling import CUDA_GRAPHS, DYNAMIC, NO_GRADIENT, NOT_COMPILED, not_running
+from .compiling import CUDA_GRAPHS, DYNAMIC, NOT_COMPILED, compile_finding
 from .loader_facts import DATA_CHANGE, NO_LOADER, LoaderFacts
 from .loader_places import LOADER_KNOBS, Loader
 from .modules import EXACT, NOT_ROUNDED, ROUNDINGS
@@ -111,12 +111,13 @@ class Observation:
             elif modules.parameter_dtypes - {"float32"}:
                 left_out["precision"] = f"the parameters are {', '.join(sorted(modules.parameter_dtypes))}"
             self.session.facts.compile_choices = modules.compile_choices
-            if modules.script_compiled:
+            if modules.own_compile.called:
                 left_out["compile"] = "the script calls torch.compile itself"
             if not modules.has_conv2d:
                 left_out["channels_last"] = "the model has no two-dimensional convolution"
-        modules.attention.written(compiled=modules.script_compiled)
-        modules.checkpointing.written(compiled=modules.script_compiled)
+        modules.attention.written(compiled=modules.own_compile.called)
+        modules.checkpointing.written(compiled=modules.own_compile.called)
+        modules.own_compile.written()
         written.update(threads=torch.get_num_threads(), allocator=allocator.in_use() or None)
         written["cudnn_benchmark"] = bool(torch.backends.cudnn.benchmark)
         if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
@@ -201,6 +202,7 @@ class Observation:
                 knobs.compare("channels_last", modules.observed_layout)
         modules.attention.report()
         modules.checkpointing.report()
+        modules.own_compile.report("" if reached else UNREACHED)
         if knobs.requested.get("compile") in NOT_COMPILED:
             knobs.compare("compile", knobs.requested["compile"] if not compiler.counts().graphs else "on")
         elif "compile" in knobs.requested:
@@ -234,27 +236,16 @@ class Observation:
             self.session.knobs.compare("precision", observed)
 
     def _compile_evidence(self, reached: bool) -> None:
-        compiled = self.modules.compiled
-        counts, sites = compiler.counts(), sum(calls.of - calls.silent for calls in compiled)
-        running = sum(calls.running for calls in self.modules.compiled)
-        if counts.graphs and reached and counts.without_cuda_graph and self._asks_for_cuda_graphs():
-            reason = f"{counts.without_cuda_graph} graphs can't be run as CUDA graphs, which is all that this mode adds"
-            finding = Finding(Evidence.CONTRADICTED, reason, counts.graphs, sites)
-        elif counts.graphs and reached and not sites and any(calls.of for calls in compiled):
-            finding = Finding(Evidence.UNVERIFIABLE, NO_GRADIENT, counts.graphs)
-        elif counts.graphs and reached and not running:
-            finding = Finding(Evidence.CONTRADICTED, not_running(compiled), counts.graphs, sites, 0)
-        elif counts.graphs and reached:
-            given_up = ", and some code given up after too many compilations" if counts.given_up else ""
-            reason = f"{counts.graphs} graphs, {counts.breaks} breaks{given_up}"
-            reason += f"; {running} of {sites} blocks run compiled" if running < sites else ""
-            finding = Finding(Evidence.VERIFIED, reason, counts.graphs, sites, running)
-            if self.session.knobs.requested["compile"] == DYNAMIC:
-                finding = self._dynamic_finding(finding)
+        knobs, compiled = self.session.knobs, self.modules.compiled
+        requested = knobs.requested["compile"]
+        if compiler.counts().graphs and not reached:
+            sites = sum(calls.of - calls.silent for calls in compiled)
+            finding = Finding(Evidence.CONTRADICTED, UNREACHED, compiler.counts().graphs, sites)
         else:
-            reason = UNREACHED if counts.graphs else compiler.why_not_compiled()
-            finding = Finding(Evidence.CONTRADICTED, reason, counts.graphs, sites)
-        self.session.knobs.report("compile", finding)
+            finding = compile_finding(compiled, only_graphs=requested == CUDA_GRAPHS)
+        if requested == DYNAMIC and finding.evidence is Evidence.VERIFIED:
+            finding = self._dynamic_finding(finding)
+        knobs.report("compile", finding)
 
     def _dynamic_finding(self, compiled: Finding) -> Finding:
         """Whether other shapes took what was compiled for the first ones, where others came."""
@@ -266,9 +257,6 @@ class Observation:
             return compiled
         reason = f"no two shapes came after it was compiled: {compiled.reason}"
         return Finding(Evidence.UNVERIFIABLE, reason, compiled.observed, compiled.sites)
-
-    def _asks_for_cuda_graphs(self) -> bool:
-        return bool(self.session.knobs.requested["compile"] == CUDA_GRAPHS)
 
     def _step_evidence(self) -> None:
         knobs, steps = self.session.knobs, self.steps

@@ -33,7 +33,9 @@ from .compiling import (
 )
 from .kept_calls import KeptCalls
 from .layer_looks import LayerLook, is_channels_last
-from .outputs import with_tensors
+from .outputs import with_clones, with_tensors
+from .own_compile import KNOB as OWN_MODE
+from .own_compile import OwnCompile
 from .parts import PartsWatch, in_backward
 from .rollouts import RolloutWatch
 from .types import Module, Result
@@ -80,6 +82,7 @@ class ModuleWatch:
         it may be an evaluation of a loader's batch.
         """
         self.calls = OutermostCalls()
+        self.own_compile = OwnCompile(session, torch, self.calls)
         self.precision = session.knobs.wanted("precision")
         self.channels_last = session.knobs.wanted("channels_last")
         mode = session.knobs.wanted(KNOB)
@@ -93,7 +96,6 @@ class ModuleWatch:
         self.calls_since_backward = 0
         self.covered_backwards = 0
         self.script_autocast = False
-        self.script_compiled = False
         self.observed_dtype = ""
         self.layouts = {True: 0, False: 0}
         self.parameter_dtypes: set[str] = set()
@@ -125,22 +127,13 @@ class ModuleWatch:
         acts |= self.checkpointing.wanted
         if self.session.measuring or acts or self._shows_attention:
             patch(self.torch.nn.Module, "__call__", self._call)
-        if self.session.measuring or self._shows_attention:
-            patch(self.torch, "compile", self._note_compile)
-            patch(self.torch.nn.Module, "compile", self._note_compile)
+        if self.session.measuring or self._shows_attention or self.session.knobs.wants(OWN_MODE):
+            self.own_compile.install()
 
     @property
     def _shows_attention(self) -> bool:
         """Whether an applied run has to tell which attention runs."""
         return self.session.applied is not None and self.session.knobs.wants(ATTENTION)
-
-    def _note_compile(self, original: Callable[..., Result]) -> Callable[..., Result]:
-        def compile(*args: object, **kwargs: object) -> Result:
-            if not self.calls.inside:
-                self.script_compiled = True
-            return original(*args, **kwargs)
-
-        return compile
 
     def _call(self, original: Callable[..., Result]) -> Callable[..., Result]:
         watch, calls, is_compiling = self, self.calls, self.torch.compiler.is_compiling
@@ -246,7 +239,8 @@ class ModuleWatch:
             return self._shows_attention and root.calls in LOOKED_AT_IN_A_RUN
         if root.calls == 0:
             return True
-        if root.seen_in_window or root.compiled or self.script_compiled or self.session.clock.phase is not Phase.WINDOW:
+        compiled = root.compiled is not None or self.own_compile.called
+        if root.seen_in_window or compiled or self.session.clock.phase is not Phase.WINDOW:
             return False
         root.seen_in_window = True
         return True
@@ -314,7 +308,7 @@ class ModuleWatch:
 
     def _cloning(self, run: Callable[..., Any]) -> Callable[..., Any]:
         def cloned(*args: object, **kwargs: object) -> Any:
-            return with_tensors(self.torch, run(*args, **kwargs), lambda tensor: tensor.clone())
+            return with_clones(self.torch, run(*args, **kwargs))
 
         return cloned
 
@@ -369,7 +363,7 @@ class ModuleWatch:
 
         looks = self.session.measuring
         of_layers = LayerLook(self.torch, module, computed_in, given_in) if looks else nullcontext()
-        with of_layers, self.attention.looking(compiled=self.script_compiled):
+        with of_layers, self.attention.looking(compiled=self.own_compile.called):
             yield
 
     @property

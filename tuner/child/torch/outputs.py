@@ -33,6 +33,11 @@ def with_tensors(torch: ModuleType, value: Any, change: Callable[[Tensor], Tenso
     return value
 
 
+def with_clones(torch: ModuleType, value: Any) -> Any:
+    """The value with copies of its tensors, which gradients go back through."""
+    return with_tensors(torch, value, lambda tensor: tensor.clone())
+
+
 def _like(value: Any, entries: list[Any]) -> Any:
     kind = type(value)
     if isinstance(value, list):

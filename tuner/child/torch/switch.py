@@ -58,7 +58,7 @@ class TorchSwitcher(Switcher):
             return f"{self._session.facts.trainer} trains it, which sets some of the knobs itself"
         if not models or not optimizers:
             return "no module and optimizer of it are seen to train"
-        if self._modules.script_compiled or compiler.counts().graphs:
+        if self._modules.own_compile.called or compiler.counts().graphs:
             return "it is compiled: each config would be compiled anew"
         if self._watches.steps.scaled_by_script:
             return "it scales its gradients itself"

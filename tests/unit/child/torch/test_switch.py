@@ -251,7 +251,7 @@ def test_scripts_in_which_nothing_can_be_switched_are_told(begin: Begin, monkeyp
         meanwhile.setattr(watches.steps, "scaled_by_script", True)
         assert "gradients" in switcher.obstacle()
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(watches.modules, "script_compiled", True)
+        meanwhile.setattr(watches.modules.own_compile, "called", True)
         assert "compiled" in switcher.obstacle()
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(trial.session.facts, "trainer", "lightning")
