@@ -48,6 +48,20 @@ class LayerLook(AbstractContextManager[None]):
             handle.remove()
 
 
+LARGEST_KERNEL = 64
+
+
+def convolves(torch: ModuleType, module: Module) -> bool:
+    """Whether it may convolve: by its layers, of however many dimensions, or by weights that look like a kernel, which
+    the script may give to a function.
+    """
+    nn = torch.nn
+    if any(isinstance(layer, nn.modules.conv._ConvNd) for layer in module.modules()):
+        return True
+    sizes = [weight.shape for weight in module.parameters() if not nn.parameter.is_lazy(weight)]
+    return any(3 <= len(size) <= 5 and max(size[2:]) <= LARGEST_KERNEL for size in sizes)
+
+
 def is_channels_last(torch: ModuleType, tensor: Tensor) -> bool | None:
     """Whether the channels of a batch of images lie last; None where its sizes leave both layouts the same."""
     if tensor.dim() != 4:

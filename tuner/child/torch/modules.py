@@ -32,7 +32,7 @@ from .compiling import (
     with_compiled_blocks,
 )
 from .kept_calls import KeptCalls
-from .layer_looks import LayerLook, is_channels_last
+from .layer_looks import LayerLook, convolves, is_channels_last
 from .outputs import with_clones, with_tensors
 from .own_compile import KNOB as OWN_MODE
 from .own_compile import OwnCompile
@@ -100,7 +100,7 @@ class ModuleWatch:
         self.layouts = {True: 0, False: 0}
         self.parameter_dtypes: set[str] = set()
         self.parameter_devices: set[str] = set()
-        self.has_conv2d = False
+        self.has_conv2d = self.convolves = False
         self.weights_channels_last = False
         self.has_batch_norm = False
         self.compiled: list[CompiledCalls] = []
@@ -334,6 +334,7 @@ class ModuleWatch:
         trains = any(p.requires_grad for p in parameters)
         root = Root(trains, bool(convolutions))
         self.roots[module] = root
+        self.convolves |= convolves(torch, module)  # in a frozen part of the loss, too
         if trains:
             self.parameter_dtypes |= {str(p.dtype).removeprefix("torch.") for p in parameters}
             self.parameter_devices |= {p.device.type for p in parameters if p.requires_grad}

@@ -1,0 +1,62 @@
+"""What single layers of a model show: whether it convolves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.torch_trials import begin
+from torch import nn
+
+from tuner.child.torch.layer_looks import convolves
+
+__all__ = ["begin"]
+
+Begin = Callable[..., Any]
+
+
+def _train(model: Any) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(16, 8)).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("model", "does"),
+    [
+        (nn.Sequential(nn.Linear(8, 8), nn.LSTM(8, 8), nn.Embedding(4, 8)), False),
+        (nn.TransformerEncoderLayer(8, 2), False),
+        (nn.Conv1d(2, 2, 3), True),
+        (nn.Sequential(nn.Linear(8, 8), nn.ConvTranspose3d(2, 2, 3)), True),
+        (nn.LazyConv2d(4, 3), True),
+        (nn.LazyLinear(4), False),
+        (nn.ParameterDict({"kernel": nn.Parameter(torch.zeros(4, 2, 3, 3))}), True),
+        (nn.ParameterDict({"positions": nn.Parameter(torch.zeros(1, 196, 768))}), False),
+    ],
+    ids=["recurrent", "attention", "1d", "transposed 3d", "lazy", "lazy linear", "a kernel", "positions"],
+)
+def test_a_convolution_is_seen(model: Any, does: bool) -> None:
+    assert convolves(torch, model) is does
+
+
+def test_cudnn_benchmark_is_left_out_without_a_convolution(begin: Begin) -> None:
+    trial = begin()
+    _train(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)))
+    assert trial.end()["left_out"]["cudnn_benchmark"] == "the model has no convolution"
+    trial = begin()
+    _train(nn.Sequential(nn.Unflatten(1, (1, 8)), nn.Conv1d(1, 2, 3), nn.Flatten()))
+    assert "cudnn_benchmark" not in trial.end()["left_out"]
+
+
+def test_what_is_not_seen_of_a_model_leaves_cudnn_benchmark(begin: Begin) -> None:
+    trial = begin()
+    weight = torch.ones(8, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.01)
+    for _ in range(3):
+        weight.square().mean().backward()
+        optimizer.step()
+    assert "cudnn_benchmark" not in trial.end()["left_out"]
