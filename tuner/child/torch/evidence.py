@@ -204,7 +204,7 @@ class Observation:
                 knobs.compare("channels_last", modules.observed_layout)
         modules.attention.report()
         modules.checkpointing.report()
-        modules.own_compile.report("" if reached else UNREACHED)
+        modules.own_compile.report()
         if knobs.requested.get("compile") in NOT_COMPILED:
             knobs.compare("compile", knobs.requested["compile"] if not compiler.counts().graphs else "on")
         elif "compile" in knobs.requested:

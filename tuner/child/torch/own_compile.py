@@ -165,8 +165,8 @@ class OwnCompile:
             return obstacle or f"the script compiles its models in several modes: {', '.join(modes)}"
         return "" if compiler.counts().graphs else compiler.why_not_compiled()
 
-    def report(self, unreached: str) -> None:
-        """The evidence. ``unreached``: why what is done around calls of modules doesn't reach the training, or ""."""
+    def report(self) -> None:
+        """The evidence."""
         knobs = self._session.knobs
         if KNOB not in knobs.requested:
             return
@@ -175,12 +175,12 @@ class OwnCompile:
         elif not knobs.wants(KNOB):
             knobs.compare(KNOB, ", ".join(sorted({site.mode for site in self.sites})))
         else:
-            knobs.report(KNOB, self._finding(knobs.requested[KNOB], unreached))
+            knobs.report(KNOB, self._finding(knobs.requested[KNOB]))
 
-    def _finding(self, wanted: Value, unreached: str) -> Finding:
+    def _finding(self, wanted: Value) -> Finding:
         sites, called = len(self.sites), self._seen_in_training
         changed = sum(not site.obstacle for site in self.sites)
-        obstacle = next((site.obstacle for site in self.sites if site.obstacle), "") or unreached
+        obstacle = next((site.obstacle for site in self.sites if site.obstacle), "")
         if obstacle:
             return Finding(Evidence.CONTRADICTED, obstacle, None, sites, changed)
         if not called:

@@ -16,8 +16,8 @@ from typing import Any
 
 from ..call_sites import is_library as lies_in_library
 
-_LIBRARIES = ("torch", "numpy", "builtins")
-"""Libraries whose functions aren't followed: what they keep isn't the script's."""
+_LIBRARIES = ("torch", "numpy", "builtins", __name__.partition(".")[0])
+"""Libraries, and this package, whose functions aren't followed: what they keep isn't the script's."""
 _MOST_FUNCTIONS = 256
 IGNORED = (type, ModuleType, BuiltinFunctionType)
 """What nothing is kept in that a script would change."""

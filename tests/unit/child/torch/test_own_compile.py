@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -311,6 +312,41 @@ def test_a_script_that_compiles_nothing_has_no_mode_to_turn(begin: Begin) -> Non
     _train(_model())
     trial.end()
     assert trial.evidence("compile_mode") == ("not applicable", LEFT)
+
+
+@pytest.mark.parametrize("wanted", ["off", "default"])
+def test_a_batch_is_computed_in_parts_beside_another_mode(begin: Begin, backend: list[Any], wanted: str) -> None:
+    """What is noted of the calls is nothing that the model keeps from one to the next."""
+    trial = begin({"compile_mode": wanted, "grad_accumulation": 2})
+    _train(torch.compile(_model()))
+    trial.end()
+    assert [trial.evidence(knob)[0] for knob in ("compile_mode", "grad_accumulation")] == ["verified"] * 2
+
+
+@pytest.mark.parametrize("wanted", ["off", "default"])
+def test_a_forward_that_is_called_past_its_module_has_the_mode(begin: Begin, backend: list[Any], wanted: str) -> None:
+    trial = begin({"compile_mode": wanted})
+    model = _model()
+    _train(model, call=torch.compile(model.forward))
+    assert bool(backend) is (wanted == "default")
+    trial.end()
+    assert trial.evidence("compile_mode")[0] == "verified", trial.evidence("compile_mode")
+
+
+@pytest.mark.parametrize("wanted", ["off", "default"])
+def test_ranks_train_what_is_compiled_within_or_around(
+    begin: Begin, backend: list[Any], tmp_path: Path, wanted: str
+) -> None:
+    parallel: Any = nn.parallel.DistributedDataParallel
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/met", rank=0, world_size=1)
+    try:
+        for within in (True, False):
+            trial = begin({"compile_mode": wanted})
+            _train(parallel(torch.compile(_model())) if within else torch.compile(parallel(_model())))
+            trial.end()
+            assert trial.evidence("compile_mode")[0] == "verified", trial.evidence("compile_mode")
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_a_backend_of_its_own_contradicts_a_mode(begin: Begin) -> None:
