@@ -163,7 +163,8 @@ class OwnCompile:
         obstacle = next((site.obstacle for site in self.sites if site.obstacle), "")
         if obstacle or len(modes) > 1:
             return obstacle or f"the script compiles its models in several modes: {', '.join(modes)}"
-        return "" if compiler.counts().graphs else compiler.why_not_compiled()
+        is_off = self._session.knobs.wanted(KNOB) == OFF
+        return "" if is_off or compiler.counts().graphs else compiler.why_not_compiled()
 
     def report(self) -> None:
         """The evidence."""
@@ -183,16 +184,14 @@ class OwnCompile:
         obstacle = next((site.obstacle for site in self.sites if site.obstacle), "")
         if obstacle:
             return Finding(Evidence.CONTRADICTED, obstacle, None, sites, changed)
-        if not called:
-            return Finding(Evidence.UNVERIFIABLE, UNCALLED, None, sites)
-        if wanted != OFF:
+        if called and wanted != OFF:
             return compile_finding(called, only_graphs=wanted == CUDA_GRAPHS)
-        effect = self._of_off(called)
+        effect = self.effect()
         if effect.is_unseen:
             return Finding(Evidence.UNVERIFIABLE, effect.reason, None, sites)
         if not effect.sites:
             return Finding(Evidence.CONTRADICTED, effect.reason, DEFAULT, sites, 0)
-        return Finding(Evidence.VERIFIED, "", OFF, len(called), effect.sites)
+        return Finding(Evidence.VERIFIED, "", OFF, len(called) or sites, effect.sites)
 
     def effect(self) -> Effect:
         """For ``autotune run``."""
@@ -200,9 +199,12 @@ class OwnCompile:
         obstacle = next((site.obstacle for site in self.sites if site.obstacle), "")
         if not self.sites or obstacle:
             return Effect(0, obstacle or NOT_COMPILED_ITSELF)
+        is_off = self._session.knobs.wanted(KNOB) == OFF
         if not called:
-            return Effect(0, UNCALLED, is_unseen=True)
-        if self._session.knobs.wanted(KNOB) == OFF:
+            # Lightning calls it in another way, which compiles nothing where nothing was compiled at all.
+            plain = is_off and not compiler.counts().graphs
+            return Effect(len(self.sites) * plain, UNCALLED, is_unseen=not plain)
+        if is_off:
             return self._of_off(called)
         if not sum(seen.of - seen.silent for seen in called):
             return Effect(0, NO_GRADIENT, is_unseen=True)

@@ -298,13 +298,18 @@ def test_code_that_the_compiler_gives_up_contradicts_a_mode(begin: Begin, backen
     assert trial.evidence("compile_mode") == ("contradicted", "the model runs without what was compiled")
 
 
-def test_what_is_never_called_by_itself_is_not_told(begin: Begin, backend: list[Any]) -> None:
-    trial = begin({"compile_mode": "default"})
+@pytest.mark.parametrize(("wanted", "told"), [("off", "verified"), ("default", "unverifiable")])
+def test_what_is_called_in_another_way_is_told_by_what_was_compiled(
+    begin: Begin, backend: list[Any], wanted: str, told: str
+) -> None:
+    """As Lightning's trainer calls a module that it is given compiled."""
+    trial = begin({"compile_mode": wanted})
     model = _model()
-    torch.compile(model)
-    _train(model)
-    trial.end()
-    assert trial.evidence("compile_mode")[0] == "unverifiable"
+    called = torch.compile(model).dynamo_ctx(model.forward)
+    _train(model, call=called)
+    assert bool(backend) is (wanted == "default")
+    assert trial.end()["left_out"].get("compile_mode") is None
+    assert trial.evidence("compile_mode")[0] == told
 
 
 def test_a_script_that_compiles_nothing_has_no_mode_to_turn(begin: Begin) -> None:
