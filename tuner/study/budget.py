@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -332,17 +332,29 @@ class StudyTime:
         over = self.budget.search_is_over(self.now, done, longer_s, reserved_s) if longer_s > usual_s else ""
         return f"{over}, with {longer_s:.0f} s for a trial of {compiled_text(ahead)}" if over else ""
 
-    def has_time_for(self) -> Callable[[Config], bool]:
-        """Whether the search has time for a trial of a config, asked often: what it compiles decides that."""
-        known = dict[Config, bool]()
 
-        def has_time(config: Config) -> bool:
-            setting = Config(compiled_setting(config))
-            if setting not in known:
-                known[setting] = not self.search_is_over(setting)
-            return known[setting]
 
-        return has_time
+class TimeForTrials:
+    """Whether the search has time for a trial of a config, asked often: what it compiles decides that."""
+
+    def __init__(self, time: StudyTime) -> None:
+        self._time = time
+        self._over = dict[Config, str]()
+
+    def __call__(self, config: Config) -> bool:
+        return not self.lacking(config)
+
+    def lacking(self, config: Config) -> str:
+        """Why the search would be over before such a trial, or ""."""
+        setting = Config(compiled_setting(config))
+        if setting not in self._over:
+            self._over[setting] = self._time.search_is_over(setting)
+        return self._over[setting]
+
+    @property
+    def lacked(self) -> str:
+        """The same of the first config that was asked for and has none; "" where all have."""
+        return next(filter(None, self._over.values()), "")
 
 
 def searched(trials: Sequence[Trial]) -> list[Trial]:

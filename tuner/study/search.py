@@ -14,7 +14,7 @@ from tuner.model import BASELINE, OutcomeKind, Phase, Trial
 from tuner.search.history import History, Proposal, Sampler
 from tuner.space.resolve import ResolvedSpace
 from tuner.storage.database import NewTrial
-from tuner.study.budget import compiled_text
+from tuner.study.budget import TimeForTrials, compiled_text
 from tuner.study.context import StudyContext
 from tuner.study.plan import StudyPlan
 from tuner.study.search_space import widen_space
@@ -67,10 +67,10 @@ def search(study: StudyContext, sampler: Sampler) -> str:
 
 
 class _Next(NamedTuple):
-    """What is tried next, None where nothing is left, by which history.
+    """What is tried next of what there is time for, None where nothing is left, by which history.
 
     ``missed``: what the sampler would rather have had compiled, for which there is no time; ``lacking``: what the
-    search ends for where nothing else is worth a trial. Both are "" where there is the time.
+    search ends for where nothing else is worth a trial. Both are "" where time is not what is lacking.
     """
 
     proposal: Proposal | None
@@ -80,25 +80,23 @@ class _Next(NamedTuple):
 
 
 def _next(study: StudyContext, sampler: Sampler, space: ResolvedSpace, known: Sequence[Trial]) -> _Next:
-    """The sampler's proposal; where there is no time for that, what it proposes of what there is time for.
+    """The sampler's proposal of what there is time for; what is expected of others, too, keeps no search going.
 
-    Nothing is noted of what had none: with a larger budget it is proposed again.
+    Nothing is stored of what has none: with a larger budget it is proposed again.
     """
-    plan, time = study.plan, study.time
+    plan, has_time_for = study.plan, TimeForTrials(study.time)
     limits = MemoryLimits(plan.limits.max_device_bytes, plan.limits.max_host_bytes)
-    history = History(space, plan.objective, known, limits)
-    first = sampler.propose(history)
-    if first is None or _nothing_is_expected(study, first) or _proof_is_due(study, first):
-        return _Next(first, history)
-    lacking = time.search_is_over(first.config)
-    if not lacking:
-        return _Next(first, history)
-    has_time_for = time.has_time_for()
     history = History(space, plan.objective, known, limits, has_time_for)
-    other = sampler.propose(history)
-    if other is not None and not has_time_for(other.config):
-        other = None
-    return _Next(other, history, compiled_text(first.config), lacking)
+    proposal = sampler.propose(history)
+    if proposal is not None and not has_time_for(proposal.config):
+        proposal = None
+    if not has_time_for.lacked:
+        return _Next(proposal, history)
+    rather = sampler.propose(History(space, plan.objective, known, limits))
+    if rather is None or _nothing_is_expected(study, rather) or _proof_is_due(study, rather):
+        return _Next(proposal or rather, history)
+    lacking = has_time_for.lacking(rather.config)
+    return _Next(proposal, history, compiled_text(rather.config) if lacking else "", lacking or has_time_for.lacked)
 
 
 def _was_late(trial: Trial) -> bool:

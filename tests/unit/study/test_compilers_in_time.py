@@ -87,3 +87,22 @@ def test_a_sampler_that_knows_of_no_time_is_not_asked_for_ever(tmp_path: Path) -
 
     result, _, configs = study(tmp_path, Stubborn(), 115.0)
     assert configs == [TWO] and LACKING in result.why
+
+
+class Expecting:
+    """Proposes batches with two workers, and expects 30% of a compiler that it would try last."""
+
+    def propose(self, history: History) -> Proposal | None:
+        """What is expected is that of the best config that may be tried."""
+        expected = 1.002 if history.is_ruled_out(COMPILED) else 1.3
+        sizes = (Config(workers=w, batch_size=b) for w in (2, 1) for b in (64, 32, 128, 256, 512))
+        left = (history.space.canonical(each) for each in sizes if history.find(each) is None)
+        config = next(left, None)
+        return Proposal(config, "made up", expected) if config is not None else None
+
+
+def test_what_is_expected_of_a_config_without_time_keeps_no_search_going(tmp_path: Path) -> None:
+    """The other trials brought nothing, and what is left of the time is the proof's."""
+    result, events, configs = study(tmp_path, Expecting(), 190.0)
+    assert len(configs) < 9 and result.seconds < 190.0
+    assert LACKING in result.why and not notes_of_time(events)
