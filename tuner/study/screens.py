@@ -53,8 +53,9 @@ def screen_candidates(study: StudyContext) -> tuple[Trial, ...]:
     assert study.space is not None
     history = History(study.space, plan.objective, study.trials)
     candidates = candidates_of(history, kept, study.tiers, going_on=continued)
-    _say_which_is_first(study, history, candidates)
     told = _told_by_better(study, continued, history, Leaner(history))
+    if candidates and not _gives_way(study, history, candidates[0], candidates[1:], told):
+        _say_which_is_first(study, history, candidates)
     study.screened = tuple(_screens(study, history, candidates, told))
     passed = [screened.config for screened in study.screened if screened.verdict is Noninferiority.PASS]
     may_meet = [one for one in candidates if not study.time.needs_screen(one.config) or one.config in passed]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,13 @@ from support.ran import of
 
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.events import Event, Noted
-from tuner.model import Config, Outcome, Phase
+from tuner.model import Config, Outcome, Phase, Verdict
 from tuner.result import StudyResult
+from tuner.search.additive import AdditiveSampler
+from tuner.search.chain import Chain
 from tuner.search.history import History, Proposal, Sampler
+from tuner.search.structured import StructuredSampler
+from tuner.search.tpe import TpeSampler
 from tuner.study.run import run_study
 
 COMPILED, MOST_COMPILED = Config(compile="default"), Config(compile="max")
@@ -106,3 +111,13 @@ def test_what_is_expected_of_a_config_without_time_keeps_no_search_going(tmp_pat
     result, events, configs = study(tmp_path, Expecting(), 190.0)
     assert len(configs) < 9 and result.seconds < 190.0
     assert LACKING in result.why and not notes_of_time(events)
+
+
+def test_only_what_is_proven_first_is_said_to_come_before_another(tmp_path: Path) -> None:
+    """The one that compiles gives way, since its rounds take too long: another one is proven."""
+    sampler = Chain(StructuredSampler(8), AdditiveSampler(0), TpeSampler(0))
+    result, events, _ = study(tmp_path, sampler, 400.0)
+    assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED
+    proven = {trial.config for trial in result.trials if trial.phase is Phase.FINALS}
+    said = [re.match(r"trial (\d+) comes before trial", note.text) for note in of(events, Noted)]
+    assert all(result.trials[int(match[1])].config in proven for match in said if match)
