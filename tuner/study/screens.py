@@ -293,12 +293,13 @@ def screen(study: StudyContext, candidate: Trial) -> Screened | None:
     return nothing
 
 
-def _compared(study: StudyContext, candidate: Trial, samples: int) -> Screened:
+def _compared(study: StudyContext, candidate: Trial, samples: int) -> Screened | None:
+    """The verdict; None where runs take so long that there is no time for the fewest, and for a proof after them."""
     pairs: list[Pair] = []
     for count in (SEEDS, MOST_SEEDS):
-        if pairs and _lacks_time(study, candidate, count, samples):
-            break
         for seed in range(len(pairs) + 1, count + 1):
+            if _lacks_time(study, candidate, count, samples):
+                return _judged(study, candidate, pairs[:SEEDS], samples) if len(pairs) >= SEEDS else None
             pairs.append(_pair(study, candidate, seed, samples))
             if is_settled(candidate.config, pairs):
                 return _judged(study, candidate, pairs, samples)

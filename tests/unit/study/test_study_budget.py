@@ -97,6 +97,29 @@ def test_a_machine_that_becomes_slower_overspends_by_a_round_at_most(tmp_path: P
     assert result.seconds <= BUDGET_S + len(finalists) * (25.0 - 10.0)
 
 
+@pytest.mark.parametrize("slow_from", [5, 6])
+def test_screens_on_a_machine_that_becomes_slower_end_with_the_budget(tmp_path: Path, slow_from: int) -> None:
+    """Each of six runs took a minute in place of what was foreseen: seven minutes of five, and four of two and a half
+    on a real machine. What was run stays, and the same study with more time goes on with it.
+    """
+    runs: list[Config] = []
+
+    def slower(config: Config) -> Outcome:
+        runs.append(config)
+        return outcome_in(60.0 if slow_from < len(runs) < 20 else 10.0, faster(config))
+
+    limits = AccuracyLimits(samples=1000)
+    result, events = study(tmp_path, slower, trials=5, accuracy=limits)
+    screens = [trial.seed for trial in result.trials if trial.phase is Phase.SCREEN]
+    assert screens and result.seconds <= BUDGET_S and result.winner is None
+    assert any(note.text.startswith("no time left to compare how") for note in of(events, Noted))
+    runs.extend([Config()] * 20)
+    again, _ = study(tmp_path, slower, trials=5, accuracy=limits, budget_s=1000.0)
+    assert again.winner is not None and again.winner.verdict is Verdict.IMPROVED
+    kept = [trial.number for trial in result.trials if trial.phase is Phase.SCREEN]
+    assert kept == [trial.number for trial in again.trials if trial.phase is Phase.SCREEN][: len(kept)]
+
+
 def test_finals_that_can_not_become_a_proof_are_not_begun(tmp_path: Path) -> None:
     """The one trial of the search eats up what was kept for its proof."""
 
