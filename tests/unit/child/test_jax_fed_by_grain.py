@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from tuner.child.grain import pipeline, places, workers
 from tuner.child.grain.adapter import GrainAdapter
 from tuner.child.grain.rows import rows_of
-from tuner.child.grain.watch import CHANGES, DROPS, KEEPS_STATE, seen
+from tuner.child.grain.watch import CHANGES, DROPS, KEEPS_STATE, ready, seen
 
 pytestmark = pytest.mark.grain
 if importlib.util.find_spec("grain") is not None:
@@ -246,6 +247,21 @@ def test_each_epoch_of_a_dataset_is_watched(trial: Any) -> None:
     assert trial.is_counted()
     [source] = facts["loaders"]
     assert source["fetches"] == 39, source
+
+
+@pytest.mark.parametrize("kind", ["endless", "epochs", "in a thread"])
+def test_what_is_left_of_an_epoch_is_no_queue(kind: str) -> None:
+    """Once all of it is asked for, what lies ready grows less since nothing more is made: the loop is no faster."""
+    batched = data().repeat().batch(8) if kind == "endless" else data().batch(8)
+    dataset = batched.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=30))
+    if kind == "in a thread":
+        dataset = grain.experimental.ThreadPrefetchIterDataset(dataset, prefetch_buffer_size=30)
+    shape, iterator = pipeline.look_at(dataset), iter(dataset)
+    next(iterator)
+    deadline = time.monotonic() + 10
+    while (found := ready(iterator, shape, 8)) is not None and found < 8 * 30 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert found == (8 * 30 if kind == "endless" else None)
 
 
 @pytest.mark.usefixtures("importable")
