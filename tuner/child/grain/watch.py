@@ -351,11 +351,21 @@ def seen(iterator: Any) -> dict[str, Any]:
 
 
 def ready(iterator: Any, shape: pipeline.Pipeline, size: int) -> float | None:
-    """Samples that lie ready for the loop; None where that can't be seen."""
+    """Samples that lie ready for the loop; None where that can't be seen, and once all data were asked for."""
     try:
-        return float(sum(_ready(each, shape, size) for each in workers.nodes(iterator)))
+        found = workers.nodes(iterator)
+        return None if any(map(_has_asked_for_all, found)) else float(sum(_ready(each, shape, size) for each in found))
     except (AttributeError, NotImplementedError, OSError, RuntimeError, ValueError):
         return None  # another version's bookkeeping, a system without qsize, queues that were closed
+
+
+def _has_asked_for_all(each: Any) -> bool:
+    """Whether one of its iterators has nothing more to make: from there on what lies ready grows less by itself."""
+    kind = type(each).__name__
+    if kind == "PrefetchDatasetIterator":
+        return bool(each._next_buffered_index >= each._dataset_length)
+    thread = each._prefetch_thread if kind == "ThreadPrefetchDatasetIterator" else None
+    return thread is not None and not thread.is_alive()
 
 
 def _ready(each: Any, shape: pipeline.Pipeline, size: int) -> int:
