@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from .functions import JittedFunction, Kept, Seen, can_be_seen, is_foreign
 from .steps import StepWatch
 from .types import Arguments, Call, Keywords, shape_of
 
+_MODULE, _BEHIND = "jax._src.shard_map", "_shard_map"
 OTHER_AXES = (
     "the script maps over another dimension than the first one (in_axes of jax.pmap): the samples of its devices aren't"
     " counted"
@@ -64,8 +66,11 @@ class MapWatch:
     # shard_map
 
     def install(self, jax: Any) -> None:
-        """Patches JAX."""
-        if hasattr(jax, "shard_map"):
+        """Patches JAX: the function behind all names of this (``jax.experimental.shard_map``) where it has one."""
+        behind = sys.modules.get(_MODULE)
+        if hasattr(behind, _BEHIND):
+            patch(behind, _BEHIND, self._shard_map)
+        elif hasattr(jax, "shard_map"):
             patch(jax, "shard_map", self._shard_map)
 
     def _shard_map(self, original: Call) -> Call:
