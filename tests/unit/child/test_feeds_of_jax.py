@@ -95,6 +95,39 @@ def test_a_loader_whose_batches_are_cut_keeps_its_size(trial: Trial) -> None:
     assert left_out["batch_size"] == "a step is given 4 samples, and the DataLoader's batches hold 12"
 
 
+class Sequences(Slow):
+    """Sequences of five vectors each."""
+
+    def __getitem__(self, number: int) -> Any:
+        x = numpy.random.default_rng(number).normal(size=(5, 4)).astype("float32")
+        return x, x.sum(1)
+
+
+def time_first(items: Any) -> Any:
+    """A batch as recurrent networks take it."""
+    xs, ys = zip(*items, strict=True)
+    return numpy.stack(xs, 1), numpy.stack(ys, 1), numpy.full(len(xs), 5, "int32")
+
+
+def test_batches_whose_first_dimension_is_time_are_counted_by_their_samples(trial: Trial) -> None:
+    """The loader says how many they are; the last batch of an epoch is shorter."""
+    loader = torch.utils.data.DataLoader(Sequences(), batch_size=8, collate_fn=time_first)
+
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def update(params: Any, x: Any, y: Any, lengths: Any) -> Any:
+        loss, gradients = jax.value_and_grad(loss_of)(params, x.reshape(-1, 4), y.reshape(-1) + 0 * lengths.sum())
+        return descend(params, gradients), loss
+
+    params = weights()
+    for _ in range(3):
+        for x, y, lengths in loader:
+            params, _ = update(params, x, y, lengths)
+            trial.trained(1, len(lengths))
+    facts = trial.end()
+    assert trial.is_counted() and trial.samples == 180
+    assert (facts["unit"], facts["as_written"]["batch_size"]) == ("samples", 8)
+
+
 def test_a_loop_without_a_loader_has_neither_a_wait_nor_loader_knobs(trial: Trial) -> None:
     train(trial, list(batches(20, 12)))
     facts = trial.end()

@@ -67,6 +67,7 @@ class Passes:
         self.told = self.untold = self.unsure = 0
         self.differing: list[int] = []
         self._usual_rows: dict[int, int] = {}
+        self._dimensions: dict[tuple[str, int], int] | None = None
         self._waiting: list[Pass] = []
 
     def add(self, taken: Pass) -> None:
@@ -91,18 +92,18 @@ class Passes:
 
     def step_ends(self, owner: object) -> None:
         """A step is about to be counted: it was taken on those of this owner."""
+        self.session.feeds.stepped(FRAMEWORK)
         passes, self._waiting = self._waiting, []
         own = [each for each in passes if each.owner is owner]
         for number, each in enumerate(own):
             if not any(map(each.is_on_batch_of, own[max(0, number - MOST_AGAIN) : number])):
                 self._count(each)
         self.own_batches.step_ends()
-        self.session.feeds.stepped(FRAMEWORK)
 
     def _count(self, each: Pass) -> None:
         if self.session.request.probe is not None and self.session.feeds.feeding is not None:
             return  # the loader counts: the same batch again is no sign of one
-        rows = agreed(each.found) if each.times is None and each.is_sure else None
+        rows = agreed(self._by_samples(each)) if each.times is None and each.is_sure else None
         self.unsure += not each.is_sure
         if rows is None:
             self.untold += 1
@@ -114,6 +115,24 @@ class Passes:
             self._tell_places(each)
         elif rows is not None:
             self.session.clock.add_samples(rows, 0.0)
+
+    def _by_samples(self, each: Pass) -> list[Found]:
+        """The arrays of its batch, each with the dimension in front that holds the samples.
+
+        That is the first one, but where what feeds the steps gives batches of another size, and a later one is as long:
+        in batches whose first dimension is time. It is the same in each batch, as the first one of that size shows it.
+        """
+        feeding = self.session.feeds.feeding
+        size = feeding.written_size() if feeding is not None and self._dimensions is None else None
+        if size:
+            places = {(each.name, found.number): found.place_of(size) for found in each.found}
+            if agreed(each.found) == size:
+                self._dimensions = {}
+            elif places and None not in places.values():
+                self._dimensions = {spot: place for spot, place in places.items() if place is not None}
+        known = self._dimensions or {}
+        given = ((found, known.get((each.name, found.number), 0)) for found in each.found)
+        return [found.seen_from(place) if 0 < place < len(found.shape) else found for found, place in given]
 
     def _tell_places(self, each: Pass) -> None:
         """How long each dimension is of what a gradient was given, in all, and on each device where there are several.

@@ -44,6 +44,14 @@ class Found:
         """The first dimension, on all devices."""
         return self.shape[0] * self.devices
 
+    def place_of(self, size: int) -> int | None:
+        """Which dimension is so long, on all devices; None where none is."""
+        return next((place for place, length in enumerate(self.shape) if length * self.devices == size), None)
+
+    def seen_from(self, place: int) -> Found:
+        """The same, with that dimension as its first one."""
+        return replace(self, shape=(self.shape[place], *self.shape[:place], *self.shape[place + 1 :]))
+
     def of_members(self, members: int) -> Found:
         """The same, where several models are trained at once, and it holds rows for each of them."""
         has_own = members > 0 and len(self.shape) > 1 and self.shape[0] == members
