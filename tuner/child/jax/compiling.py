@@ -21,7 +21,8 @@ FIRST_STEPS = 10
 
 
 class CompileWatch:
-    """``graphs``, ``seconds``: compiled by now, outside of validation. ``late``: of those, behind the first steps.
+    """``graphs``, ``seconds``: compiled by now, outside of validation. ``late``: of those, behind the first steps;
+    ``late_steps``: after how many different ones.
 
     ``hits``, ``misses``: of those graphs, what JAX's cache on disk gave; none of either where it has no such cache.
     ``traces``: of any function, by now, in the thread that trains: what others trace is no part of a call here.
@@ -34,7 +35,8 @@ class CompileWatch:
         self.traces = 0
         self.seconds = 0.0
         self.compiled: Callable[[], None] = lambda: None
-        self.late = 0
+        self.late = self.late_steps = 0
+        self._newest_late = 0
         self.hits = 0
         self.misses = 0
 
@@ -52,7 +54,11 @@ class CompileWatch:
             return
         self.graphs += 1
         self.seconds += seconds
-        self.late += self.session.clock.total_steps >= FIRST_STEPS
+        steps = self.session.clock.total_steps
+        if steps >= FIRST_STEPS:
+            self.late += 1
+            self.late_steps += steps != self._newest_late
+            self._newest_late = steps
 
     def _happened(self, event: str, **about: Any) -> None:
         self.hits += event == HIT

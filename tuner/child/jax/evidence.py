@@ -73,15 +73,16 @@ class Observation:
         facts.retraces = sum(max(0, each.traces.count - 1) for each in steps.training if not each.is_loop)
 
     def _remarks(self) -> None:
-        steps, remark = self.steps, self.session.facts.remark
+        steps, session = self.steps, self.session
+        remark = session.facts.remark
         remark(NEW)
-        calls, retraces = sum(function.calls for function in steps.training), self.session.facts.retraces
+        calls, retraces = sum(function.calls for function in steps.training), session.facts.retraces
         if retraces >= MIN_RETRACES and retraces > RETRACE_SHARE * calls:
             remark(
                 f"the training step was traced anew {retraces} times in {calls} calls: shapes, types or static "
                 "arguments change from call to call"
             )
-        elif self.compiling.late >= max(MIN_RETRACES, LATE_SHARE * (self.session.clock.total_steps - FIRST_STEPS)):
+        elif self.compiling.late_steps >= max(MIN_RETRACES, LATE_SHARE * (session.clock.total_steps - FIRST_STEPS)):
             remark(
                 f"XLA compiled {self.compiling.late} graphs after the first {FIRST_STEPS} steps: what the script "
                 "computes beside its step has other shapes each time"
