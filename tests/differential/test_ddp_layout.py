@@ -29,7 +29,7 @@ def train(rank):
 
 @pytest.mark.parametrize("searches", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_channels_last_trains_alike(tmp_path: Path, *, searches: bool) -> None:
-    """The reducer keeps its buckets as weights lie when it is made, and never makes others where it searches a graph."""
+    """Buckets are as weights lie when they are made, and never made anew where unused parameters are looked for."""
     train = TRAIN.replace("SEARCHES", str(searches))
     written, laid = trained_by(tmp_path, train, [({}, {}), ({"channels_last": True}, {})])
     for rank in (0, 1):

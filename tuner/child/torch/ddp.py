@@ -27,6 +27,8 @@ OPTIONS: Mapping[str, str] = {
 }  # fmt: skip
 """Knob → the option of DistributedDataParallel that it is."""
 KNOBS = (*OPTIONS, COMMUNICATION)
+LAYOUT = "channels_last"
+"""A knob of the model, which has to lie so as it is wrapped."""
 PLAIN, BF16 = "default", "bf16"
 """Values of ``COMMUNICATION``: gradients are averaged as they are, or rounded to bfloat16 before."""
 NOT_MADE = "no DistributedDataParallel trains"
@@ -185,7 +187,7 @@ class DdpWatch:
 
     def install(self) -> None:
         """Patches what shows how several ranks exchange gradients, or turns it; in other trials nothing."""
-        wanted = [knob for knob in KNOBS if self.session.knobs.wants(knob)]
+        wanted = [knob for knob in (*KNOBS, LAYOUT) if self.session.knobs.wants(knob)]
         if not wanted and not (self.session.measuring and self.session.ranks > 1):
             return
         parallel = self.torch.nn.parallel.DistributedDataParallel
@@ -209,6 +211,7 @@ class DdpWatch:
             except TypeError:
                 original(wrapper, *args, **kwargs)  # which says what is wrong with the call
                 return
+            self._lay(bound.arguments["module"])
             given = {name: bound.arguments.get(name, default) for name, default in defaults.items()}
             bound.arguments.update(turned := self._turned(given))
             with _unwarned() if turned.get(OPTIONS[STATIC_GRAPH]) else nullcontext():
@@ -220,6 +223,15 @@ class DdpWatch:
                 self._made.append(made)
 
         return __init__
+
+    def _lay(self, module: Any) -> None:
+        """Lays weights as the config wants them before buckets are made. A reducer writes gradients there by the layout
+        that weights have then, and reads them by the one that they have by now: where these differ it mixes them up.
+        """
+        nn = self.torch.nn
+        convolutions = isinstance(module, nn.Module) and any(isinstance(part, nn.Conv2d) for part in module.modules())
+        if convolutions and self.session.knobs.wanted(LAYOUT):
+            nn.Module.to(module, memory_format=self.torch.channels_last)
 
     def _turned(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The options that the config sets; where the script sizes each bucket by itself it goes on to."""
