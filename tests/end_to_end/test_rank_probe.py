@@ -84,11 +84,11 @@ if rank:
 """.strip()
 
 
-@pytest.mark.parametrize("side", [ProbeSide.COMPUTE])
-def test_a_rank_that_another_source_feeds_ends_the_probe(tmp_path: Path, side: ProbeSide) -> None:
+@pytest.mark.slow
+def test_a_rank_that_another_source_feeds_ends_the_probe(tmp_path: Path) -> None:
     """It would come to the end of an epoch by itself, and wait for the others there."""
     source = ddp(setup=ELSEWHERE, step="time.sleep(0.01)")
     known = run_ranks(tmp_path, source).knowledge
     (tmp_path / "trial").rename(tmp_path / "written")
-    outcome = run_ranks(tmp_path, source, knowledge=known, probe=side)
+    outcome = run_ranks(tmp_path, source, knowledge=known, probe=ProbeSide.COMPUTE)
     assert outcome.reason == "unsupported" and outcome.detail.startswith("rank 1: no side of this rank"), outcome.detail

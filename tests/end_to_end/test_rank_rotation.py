@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import textwrap
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.rank_scripts import ddp, run_ranks
@@ -17,15 +19,16 @@ from tuner.model import Config, Outcome, OutcomeKind, Rotated
 from tuner.storage.folder import RECORDS
 from tuner.storage.records import read_records
 
-BF16, FUSED, LAID, LOADED = (
-    Config(precision="bf16"), Config(optimizer="fused"), Config(channels_last=True), Config(num_workers=1),
+BF16, FUSED, FOREACH, LOADED = (
+    Config(precision="bf16"), Config(optimizer="fused"), Config(optimizer="foreach"), Config(num_workers=1),
 )  # fmt: skip
-ALL = Config(precision="bf16", channels_last=True, optimizer="fused")
+BOTH = Config(precision="bf16", optimizer="fused")
+LAID = Config(channels_last=True)
 TURNS = Window(warmup_steps=3, warmup_s=0.1, block_s=0.05, max_s=1000.0)
 SETUP = """
 data = TensorDataset(torch.randn(256, 1, 8, 8), torch.arange(256.0)[:, None])
 nets = torch.nn
-inner = nets.Sequential(nets.Conv2d(1, 8, 3, padding=1), nets.BatchNorm2d(8), nets.ReLU(),
+inner = nets.Sequential(nets.Conv2d(1, 8, 3, padding=1, bias=False), nets.BatchNorm2d(8), nets.ReLU(),
     nets.Conv2d(8, 8, 3), nets.Flatten(), nets.Linear(288, 1))
 model = DistributedDataParallel(inner)
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
@@ -38,8 +41,7 @@ def meddle(module, given):
 inner.register_forward_pre_hook(meddle)
 def settings():
     group = optimizer.param_groups[0]
-    laid = inner[3].weight.is_contiguous(memory_format=torch.channels_last)
-    return in_bf16, group["fused"], laid, torch.get_num_threads()
+    return in_bf16, group["fused"], group["foreach"], torch.get_num_threads()
 def weights():
     return float(sum(p.detach().double().abs().sum() for p in model.parameters())).hex()
 """.strip()
@@ -68,13 +70,13 @@ def rotated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Path]:
     folder = tmp_path_factory.mktemp("rotated")
     head, loop = source().split("step = 0\n")
     text = f"{head}step = 0\ntry:\n{textwrap.indent(loop, '    ')}finally:\n    print('in the end', *settings())\n"
-    return run_ranks(folder, text, rotation=(BF16, FUSED, LAID, ALL), window=TURNS), folder
+    return run_ranks(folder, text, rotation=(BF16, FUSED, FOREACH, BOTH), window=TURNS), folder
 
 
 def test_each_config_has_its_turns_in_all_ranks(rotated: tuple[Outcome, Path]) -> None:
     outcome, folder = rotated
     assert outcome.complete, outcome.detail
-    assert {*found(outcome)} == {BF16, FUSED, LAID, ALL}
+    assert {*found(outcome)} == {BF16, FUSED, FOREACH, BOTH}
     assert all(each.gain is not None and not each.fault for each in outcome.rotation), outcome.rotation
     switches = [entry for entry in read_records(folder / "trial" / RECORDS) if isinstance(entry.record, SwitchedTo)]
     assert 4 < len(switches) <= turns_of(4) and not any(entry.rank for entry in switches)
@@ -87,15 +89,35 @@ def test_all_ranks_have_the_same_config_and_the_same_weights_in_each_step(rotate
     one, other = told(rotated[1])
     assert len(one) > 50 and one == other
     seen = {tuple(row.split()[2:5]) for row in one}
-    assert {("True", "None", "False"), ("False", "True", "False"), ("True", "True", "True")} <= seen
+    in_fp32 = {("False", "None", "None"), ("False", "True", "False"), ("False", "False", "True")}
+    assert in_fp32 | {("True", "None", "None"), ("True", "True", "False")} <= seen
 
 
 def test_in_the_end_the_script_is_as_written_in_each_rank(rotated: tuple[Outcome, Path]) -> None:
     logs = [(rotated[1] / "trial" / name).read_text() for name in ("log.txt", "log-1.txt")]
     ends = [re.findall(r"^in the end \S+ (.*)$", log, re.MULTILINE) for log in logs]
-    assert ends[0] == ends[1] == ["None False 1"], ends
+    assert ends[0] == ends[1] == ["None None 1"], ends
 
 
+@pytest.mark.slow
+def test_they_train_as_if_nothing_had_been_switched(tmp_path: Path) -> None:
+    """Up to rounding, by what computes the same sums: from the same seed, on the same batches."""
+    plain, switched = tmp_path / "plain", tmp_path / "switched"
+    trials: list[tuple[Path, dict[str, Any]]] = [
+        (plain, {"window": replace(TURNS, max_s=6.0, min_s=6.0)}), (switched, {"rotation": (FUSED, FOREACH, LAID)}),
+    ]  # fmt: skip
+    for folder, given in trials:
+        folder.mkdir()
+        outcome = run_ranks(folder, source(), **{"window": TURNS, **given})
+        assert outcome.complete, outcome.detail
+    assert "keeps the layout" in found(outcome)[LAID].fault
+    pairs = [(one.split(), other.split()) for one, other in zip(told(plain)[0], told(switched)[0], strict=False)]
+    assert len(pairs) > 100 and len({tuple(other[2:5]) for _, other in pairs}) == 3, "some of it in each turn"
+    for one, other in pairs:
+        assert float.fromhex(one[-1]) == pytest.approx(float.fromhex(other[-1]), rel=1e-5)
+
+
+@pytest.mark.slow  # unit/child/torch/test_own_loaders.py
 def test_another_loader_gives_each_rank_its_own_share(tmp_path: Path) -> None:
     """Each epoch has eight steps in each rank, on rows that the other one doesn't have: every other one."""
     step = f"seen.append(y.flatten().long().tolist())\n{STEP}"
@@ -111,27 +133,28 @@ def test_another_loader_gives_each_rank_its_own_share(tmp_path: Path) -> None:
     assert ({*epochs[0]}, {*epochs[1]}) == ({"8 [0]"}, {"8 [1]"})
 
 
+@pytest.mark.slow  # faults/test_failing_rotated_ranks.py
 @pytest.mark.parametrize("what", ["raise MemoryError()", "given[0].requires_grad_().register_hook(lambda g: 1 / 0)"])
 def test_an_error_of_a_config_in_one_rank_names_the_config_and_ends_all(tmp_path: Path, what: str) -> None:
     """In the second round's last turn, in rank 1 alone: the other one waits for it in their exchange by then."""
     counts = "turns[0] += not was_in[0]; was_in[0] = True"
     body = f"{counts}\n        if rank and turns[0] > 2: {what}\n    else: was_in[0] = False"
     text = source(body).replace("in_bf16, seen", "turns, was_in = [0], [False]\nin_bf16, seen")
-    outcome = run_ranks(tmp_path, text, rotation=(BF16, LAID, FUSED), window=TURNS)
+    outcome = run_ranks(tmp_path, text, rotation=(BF16, FOREACH, FUSED), window=TURNS)
     assert outcome.kind is OutcomeKind.INFEASIBLE and outcome.detail.startswith("rank 1: "), outcome
     ranked = found(outcome)
     assert ranked[BF16].gain is None and ranked[BF16].fault == ENDED
-    assert ranked[LAID].gain is not None and ranked[FUSED].gain is not None
+    assert ranked[FOREACH].gain is not None and ranked[FUSED].gain is not None
     assert outcome.seconds < 40
 
 
 def test_a_loss_that_becomes_no_number_in_one_rank_costs_no_process(tmp_path: Path) -> None:
     body = "return given[0] * (float('nan') if rank else 1.0)"
-    outcome = run_ranks(tmp_path, source(body), rotation=(LAID, BF16, FUSED), window=TURNS)
+    outcome = run_ranks(tmp_path, source(body), rotation=(FOREACH, BF16, FUSED), window=TURNS)
     assert outcome.complete, outcome.detail
     ranked = found(outcome)
     assert ranked[BF16].gain is None and "not finite" in ranked[BF16].fault
-    assert ranked[LAID].gain is not None and ranked[FUSED].gain is not None
+    assert ranked[FOREACH].gain is not None and ranked[FUSED].gain is not None
     one, other = told(tmp_path)
     assert one == other and "nan" in {row.split()[-1] for row in one} and "nan" not in one[-1], "they were put back"
 
@@ -149,6 +172,7 @@ for name, module in [*sys.modules.items()]:
 """.strip()
 
 
+@pytest.mark.slow
 def test_ranks_that_do_not_take_the_same_steps_are_not_switched(tmp_path: Path) -> None:
     text = ddp(setup=UNEVEN, step="time.sleep(0.01)").replace("in loader:", "in joined(loader):")
     outcome = run_ranks(tmp_path, text, rotation=(BF16, FUSED), window=TURNS)

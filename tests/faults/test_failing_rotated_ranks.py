@@ -46,7 +46,7 @@ def _no_process_is_left(folder: Path) -> bool:
     return not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_rank_that_is_killed_in_a_configs_turn_ends_the_rotation(tmp_path: Path, killed: int) -> None:
     source = ddp(setup=IN_BF16.replace("KILLED", str(killed)), step=STEP)
     outcome = run_ranks(tmp_path, source, rotation=(BF16, FUSED, FOREACH), window=TURNS)
@@ -58,7 +58,7 @@ def test_a_rank_that_is_killed_in_a_configs_turn_ends_the_rotation(tmp_path: Pat
     assert outcome.seconds < 40 and _no_process_is_left(tmp_path)
 
 
-@pytest.mark.parametrize("side", [ProbeSide.COMPUTE, ProbeSide.LOADER])
+@pytest.mark.parametrize("side", [pytest.param(ProbeSide.COMPUTE, marks=pytest.mark.slow), ProbeSide.LOADER])
 def test_a_rank_that_is_killed_while_one_side_runs_ends_the_probe(
     tmp_path: Path, side: ProbeSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,7 +149,10 @@ class TrialExecutor:
         # What it compiles is kept from the study's cache: the first trial of a setting shows what a cold start takes. A
         # fork server has one cache for all of its trials, and so it would serve no others.
         compiles = any(COMPILE in config for config in request.rotation)
-        return (self._as_cold([replace(request, fresh=True)], run) if compiles else run([request]))[0]
+        outcome = (self._as_cold([replace(request, fresh=True)], run) if compiles else run([request]))[0]
+        if outcome.reason == RANKS_APART:
+            self.end_turns(APART)  # they would be apart in turns with other trials, too
+        return outcome
 
     def _undisturbed(
         self,

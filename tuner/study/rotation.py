@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tuner.child.unison import RANKS_APART
 from tuner.devices.frameworks import TENSORFLOW
 from tuner.formatting import seconds_text
 from tuner.model import BASELINE, Config, Phase
@@ -36,7 +37,7 @@ def rotate(study: StudyContext) -> None:
             return
         trial = study.run(NewTrial(Phase.ROTATION, BASELINE, f"{len(configs)} configs in one process"))
         outcome = trial.outcome
-        if outcome is not None and not outcome.rotation:
+        if outcome is not None and (not outcome.rotation or outcome.reason == RANKS_APART):
             study.note(outcome.detail or "no rotation: no config had its turn")
             return
 

@@ -12,7 +12,7 @@ from support import worlds
 
 from tuner.analysis.race import Race
 from tuner.child.records import Window
-from tuner.child.unison import RANKS_APART
+from tuner.child.unison import APART, RANKS_APART
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Ratio, Rotated, Trial
 from tuner.runner.request import ByTurns, Runner, TrialRequest
@@ -174,6 +174,18 @@ def test_ranks_that_come_apart_as_the_time_ends_are_unfinished_and_not_run_alone
     )  # fmt: skip
     assert [outcome.kind for outcome in outcomes] == [OutcomeKind.UNFINISHED] * 2 + [OutcomeKind.COMPLETE]
     assert runner.ran == 3 and not executor.obstacle
+
+
+def test_ranks_that_come_apart_in_a_rotation_take_no_turns_with_other_trials(tmp_path: Path) -> None:
+    notes: list[str] = []
+    runner = InTurn(worlds.infeasible(RANKS_APART))
+    executor = TrialExecutor(worlds.plan(tmp_path, ranks=2), runner, stop=threading.Event(), note=notes.append)
+    executor.obstacle = ""
+    executor.execute(
+        Trial(1, Phase.ROTATION, BASELINE), Knowledge(), Window(), time_for=lambda seconds: True,
+        rotation=(Config(workers=4),),
+    )  # fmt: skip
+    assert executor.obstacle == APART and len(notes) == 1 and runner.ran == 1
 
 
 def test_a_killed_rotation_keeps_what_it_has_measured(tmp_path: Path) -> None:

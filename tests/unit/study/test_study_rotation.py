@@ -20,6 +20,7 @@ from tuner.analysis.rotation import ENDED, TOO_FEW
 from tuner.child.clock import StepClock
 from tuner.child.rotation import Rotation
 from tuner.child.rounds import turns_of
+from tuner.child.unison import RANKS_APART
 from tuner.events import Event, Noted
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Ratio, Rotated, Trial
@@ -228,6 +229,16 @@ def test_an_error_in_one_costs_one_process_and_the_others_go_on(tmp_path: Path) 
     assert len(runner.rotations) <= 3 and searched(result)
     told = {each.config: each for trial in result.trials if trial.outcome for each in trial.outcome.rotation}
     assert told[FP16].fault == ENDED and told[BF16].gain is not None
+
+
+def test_ranks_that_come_apart_in_one_have_no_other(tmp_path: Path) -> None:
+    class Apart(Rotating):
+        def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
+            outcome = super().run(request, stop)
+            return replace(outcome, kind=OutcomeKind.INFEASIBLE, reason=RANKS_APART) if request.rotation else outcome
+
+    study(tmp_path, runner := Apart(), ranks=2)
+    assert len(runner.rotations) == 1
 
 
 def test_one_that_takes_too_long_is_ended_and_none_follows(tmp_path: Path) -> None:

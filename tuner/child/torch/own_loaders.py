@@ -343,15 +343,15 @@ class OwnLoaders:
         return _Own(iterator, self._sources.primary, feed, workers, respawns, time.perf_counter() - began)
 
     def _check_room(self, workers: int, batches_bytes: int) -> None:
-        """``batches_bytes``: what lies ready of them at most."""
-        alive = sum(own.workers for own in self._own.values())
+        """``batches_bytes``: what lies ready of them at most. Of several ranks each is about to make as many."""
+        ranks, alive = self._session.ranks, sum(own.workers for own in self._own.values())
         if alive + workers > MOST_WORKERS:
             raise MemoryError(f"its {workers} workers beside {alive} of other configs are too many at once")
         available, whole = machine_memory()
-        taken = workers * max(WORKER_BYTES, self._largest) + batches_bytes
+        taken = ranks * (workers * max(WORKER_BYTES, self._largest) + batches_bytes)
         if available - taken < SPARED_SHARE * whole:
             raise MemoryError(f"its {workers} workers don't fit into the machine's memory beside {alive} of others")
-        if batches_bytes > shared_memory() / 2:
+        if ranks * batches_bytes > shared_memory() / 2:
             raise MemoryError(f"what its {workers} workers prefetch doesn't fit into the shared memory that is left")
 
     @contextmanager

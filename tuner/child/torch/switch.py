@@ -108,8 +108,8 @@ class TorchSwitcher(Switcher):
         for knob, is_set in (("threads", self._watches.threads_set), ("cudnn_benchmark", benchmarks)):
             if knob in config and is_set:
                 return f"can't be switched to: the script sets {knob} itself, and would set it back"
-        if config.get("channels_last") and any(self._views_buckets(model) for model in self._models()):
-            return "can't be switched to: its gradients lie in what ranks exchange, which keeps the script's layout"
+        if config.get("channels_last") and any(self._is_wrapped(model) for model in self._models()):
+            return "can't be switched to: what its ranks exchange keeps the layout that the weights had at first"
         if config.get("channels_last") is False:
             return "can't be switched to: the script's own layout stays"
         chosen = config.get("optimizer")
@@ -117,9 +117,9 @@ class TorchSwitcher(Switcher):
             return f"can't be switched to: no optimizer has a {chosen} implementation"
         return ""
 
-    def _views_buckets(self, model: Any) -> bool:
-        """Whether gradients would lie otherwise than their weights, which a fused update takes to lie alike."""
-        return any(getattr(part, "gradient_as_bucket_view", False) is True for part in model.modules())
+    def _is_wrapped(self, model: Any) -> bool:
+        """Whether its gradients go through buckets, which would mix them up: see ``DdpWatch``."""
+        return any(type(part).__name__ in PARALLEL for part in model.modules())
 
     # switching
 

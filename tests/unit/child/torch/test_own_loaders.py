@@ -8,6 +8,7 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from support.own_loaders import BATCH, NONE, ONE, SAMPLES, TWO, Numbers, Script,
 from support.torch_trials import begin
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from tuner.child.session import Session
 from tuner.child.torch import own_loaders
 
 __all__ = ["begin", "script"]
@@ -320,6 +322,22 @@ def test_there_are_only_so_many_workers_at_once(
     switcher.to({})
     monkeypatch.setattr(own_loaders, "machine_memory", lambda: (100 << 20, 4 << 30))
     with pytest.raises(MemoryError, match="don't fit"):
+        switcher.to({"num_workers": 1})
+    switcher.to({})
+    assert next(epoch)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_each_rank_leaves_room_for_the_workers_of_the_others(
+    script: Callable[..., Script], monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
+    """All of them make theirs at the same time: none is seen in the memory that is left."""
+    ours = script()
+    epoch, switcher = ours.epoch(), ours.switcher
+    next(epoch), next(epoch)
+    monkeypatch.setattr(Session, "ranks", ranks)
+    monkeypatch.setattr(own_loaders, "machine_memory", lambda: (220 << 20, 1 << 30))
+    with pytest.raises(MemoryError, match="don't fit") if ranks > 1 else nullcontext():
         switcher.to({"num_workers": 1})
     switcher.to({})
     assert next(epoch)

@@ -17,13 +17,13 @@ from tuner.child.session import Session
 __all__ = ["begin", "two_ranks"]
 
 pytestmark = pytest.mark.usefixtures("torch_settings_kept")
-CONFIGS: list[dict[str, Any]] = [{"threads": 1}, {"precision": "bf16"}, {"channels_last": True}, {"optimizer": "fused"}]
+CONFIGS: list[dict[str, Any]] = [{"threads": 1}, {"precision": "bf16"}, {"optimizer": "fused"}]
 
 
-def _trained(begin: Callable[..., Any], **options: Any) -> Any:
-    """The switcher of a script that has taken two steps, with these options of its wrapper."""
+def _trained(begin: Callable[..., Any]) -> Any:
+    """The switcher of a script that has taken two steps, and what it holds."""
     trial = begin()
-    model = DistributedDataParallel(nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(64, 1)), **options)
+    model = DistributedDataParallel(nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(64, 1)))
     optimizer = torch.optim.Adam(model.parameters())
     for _ in range(2):
         optimizer.zero_grad()
@@ -36,15 +36,9 @@ def test_what_is_fixed_when_the_wrapper_is_made_is_not_switched(begin: Callable[
     switcher, *kept = _trained(begin)
     assert switcher.obstacle() == "" and all(switcher.refusal(config) == "" for config in CONFIGS)
     assert "ddp_bucket_view can't be turned while it trains" in switcher.refusal({"ddp_bucket_view": True})
+    assert "keeps the layout" in switcher.refusal({"channels_last": True})
     assert "nothing is compiled by turns" in switcher.refusal({"compile": "default"})
     assert kept
-
-
-def test_gradients_in_buckets_keep_the_scripts_layout(begin: Callable[..., Any]) -> None:
-    """A fused update takes weights and gradients to lie alike, and would scramble them."""
-    switcher, *kept = _trained(begin, gradient_as_bucket_view=True)
-    refused = [config for config in CONFIGS if switcher.refusal(config)]
-    assert refused == [{"channels_last": True}] and kept
 
 
 def test_in_one_process_what_trains_in_parallel_has_no_rotation(
