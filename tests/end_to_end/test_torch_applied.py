@@ -50,9 +50,10 @@ def _trained(workers: int) -> list[float]:
 def test_each_knob_that_a_cpu_has_is_among_them() -> None:
     on_cpu = {knob.name for knob in load_space("torch").knobs if knob.devices is None or "cpu" in knob.devices}
     tried = {getattr(case, "values", case)[0] for case in ALONE}
-    # Processes that begin with it, models that call it, and ranks that exchange gradients by it.
+    # Processes that begin with it, models that call it, scripts that compile, and ranks that exchange gradients by it.
     elsewhere = {
         "allocator": "test_preloaded_allocators", "attention": "test_attention", "checkpointing": "test_checkpointing",
+        "compile_mode": "test_torch_own_compile",
         **dict.fromkeys(DDP_KNOBS, "test_ddp"),
     }  # fmt: skip
     assert on_cpu - tried == elsewhere.keys()
