@@ -18,6 +18,7 @@ from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.loops import LoopWatch
 from ..tensorflow.types import Result
 from . import callbacks
+from .devices import DistributionWatch
 from .fit_call import FitCall, Nesting
 from .masks import MaskWatch
 from .model import accumulation_of, has_own_step, makes_own_function
@@ -64,6 +65,8 @@ class FitWatch:
             session, self.backend, rates, self.steps.weights, self.predictions, trajectory=trajectory,
             is_inside=lambda: self.nesting.active,
         )  # fmt: skip
+        self.devices = DistributionWatch(session, keras)
+        self.on_batch.begins = self.devices.begins
         self.call: FitCall | None = None
         self.as_written: Callable[[], AbstractContextManager[None]] = nullcontext
         """What has the model as the script wrote it for a while, where configs take turns."""
@@ -85,6 +88,7 @@ class FitWatch:
             self.steps.install(trainer)
         elif self.session.applied is not None and self.session.request.config:
             self.steps.install_for_applied(trainer, self.session.applied)
+            self.session.applied.counts_devices(self.devices.trained_on)
 
     def _enter(self, *, fits: int = 0, evaluations: int = 0) -> None:
         self.nesting.fits += fits
@@ -105,6 +109,7 @@ class FitWatch:
             except TypeError:
                 return original(model, *args, **kwargs)  # raises the script's own TypeError
             self.session.claim(FRAMEWORK)
+            self.devices.begins()
             self._prepare(model, bound.arguments)
             self._enter(fits=1)
             self.masks.model = self.obstacles.model = model

@@ -30,7 +30,8 @@ class OnBatchWatch:
     and of those that train one after another each one's.
 
     ``is_inside``: whether another method of a model runs, whose steps are counted elsewhere. ``called``: whether the
-    script has trained so. On TensorFlow ``loops`` sets what is predicted apart, but for what acts in the loop.
+    script has trained so; ``begins``: told of each such call. On TensorFlow ``loops`` sets what is predicted apart, but
+    for what acts in the loop.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class OnBatchWatch:
         self.loops: LoopWatch | None = None
         self.weights = weights
         self.called = False
+        self.begins: Callable[[], None] = lambda: None
         self._turns = Turns()
         self._loss: float | None = None
 
@@ -67,6 +69,7 @@ class OnBatchWatch:
             self.session.check_stop()
             self.called = True
             self.session.claim(FRAMEWORK)
+            self.begins()
             rows = leading_dimension(args[0] if args else kwargs.get("x"))
             if self.backend != "tensorflow":
                 self.weights.step_begins(model)
