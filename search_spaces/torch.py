@@ -120,7 +120,7 @@ SPACE = SearchSpace(
         ),
         Knob(
             "compile_mode", _own_compile_modes, "mode of the script's own torch.compile",
-            tier=2, late=True, devices=CPU_AND_CUDA, value_type=str,
+            tier=2, late=True, devices=CPU_AND_CUDA, silent_unmet=True, value_type=str,
             tier_reason="Fused kernels round otherwise, and Python in a step is frozen or not, so it is screened.",
         ),
     ),

@@ -84,10 +84,7 @@ def test_a_script_that_ends_early_is_counted_and_described(
     assert all(b["samples"] == 0 for b in run.of("block") if b["flagged"])
     assert not run.of("window")[0]["complete"]
     assert run.facts["optimizers"] == ["AdamW"]
-    assert run.facts["left_out"] == {
-        "checkpointing": "the model has no list of blocks of one kind",
-        "compile_mode": "the script doesn't compile its model itself",
-    }
+    assert run.facts["left_out"] == {"checkpointing": "the model has no list of blocks of one kind"}
 
 
 @pytest.mark.parametrize(

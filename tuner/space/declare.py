@@ -56,6 +56,7 @@ class Knob:
     ``unlikely`` gives the reason why none of its values is likely to help here, or "": the walk tries it behind others.
     ``for_ranks``: it means something only where several ranks train one model; in one process nobody is told of it.
     ``silent_elsewhere``: nor is anybody told of this one on other kinds of device than its own.
+    ``silent_unmet``: nor of this one where the script has nothing that it could turn.
     """
 
     name: str
@@ -82,6 +83,7 @@ class Knob:
     unlikely: Callable[[Known], str] | None = None
     for_ranks: bool = False
     silent_elsewhere: bool = False
+    silent_unmet: bool = False
 
     @property
     def waits_at_times(self) -> bool:

@@ -342,7 +342,10 @@ def _check_word(knob: Knob, value: Value, known: Known) -> None:
 def _is_silent(knob: Knob, known: Known) -> bool:
     """Whether it means nothing here, and nobody is told of it."""
     elsewhere = knob.devices is not None and known.device.kind not in knob.devices
-    return (knob.for_ranks and known.ranks == 1) or (knob.silent_elsewhere and elsewhere)
+    unmet = knob.name not in {**known.knowledge.as_written, **known.knowledge.left_out}
+    return (
+        (knob.for_ranks and known.ranks == 1) or (knob.silent_elsewhere and elsewhere) or (knob.silent_unmet and unmet)
+    )
 
 
 def _reason_to_leave_out(knob: Knob, known: Known, pinned: Mapping[str, Value]) -> str:

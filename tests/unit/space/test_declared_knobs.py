@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -112,3 +113,12 @@ def test_modes_of_a_scripts_own_compiler_stand_beside_what_it_wrote(kind: str, m
     (axis,) = (axis for axis in resolve(SPACE, known).axes if axis.knob.name == "compile_mode")
     assert axis.values == ("max-autotune", *modes) and axis.as_written == 0
     assert axis.knob.tier == 2 and axis.knob.late and not axis.knob.switchable
+
+
+def test_a_script_that_compiles_nothing_itself_is_told_nothing_of_its_modes() -> None:
+    def left_out(**facts: Any) -> Mapping[str, Any]:
+        return resolve(SPACE, Known(worlds.DEVICE, 2, knowledge=Knowledge(**facts))).left_out
+
+    assert "compile_mode" not in left_out()
+    said = left_out(as_written={"compile_mode": "default"}, left_out={"compile_mode": "it gives options"})
+    assert said["compile_mode"].reason == "it gives options"

@@ -149,17 +149,17 @@ class OwnCompile:
     # what is told
 
     def written(self) -> None:
-        """The mode of the script's calls as a fact, or why there is no other one for them."""
+        """The mode of the script's calls as a fact, or why there is no other one for them; nothing without any."""
+        if not self.sites:
+            return
         facts = self._session.facts
-        facts.as_written[KNOB] = next((site.mode for site in self.sites), OFF)
+        facts.as_written[KNOB] = self.sites[0].mode
         reason = self._why_as_written()
         if reason:
             facts.left_out[KNOB] = reason
 
     def _why_as_written(self) -> str:
         modes = sorted({site.mode for site in self.sites})
-        if not modes:
-            return NOT_COMPILED_ITSELF
         obstacle = next((site.obstacle for site in self.sites if site.obstacle), "")
         if obstacle or len(modes) > 1:
             return obstacle or f"the script compiles its models in several modes: {', '.join(modes)}"
