@@ -256,6 +256,14 @@ def test_an_applied_run_tells_where_they_are_at_work(begin: Begin) -> None:
     assert {knob: watch.effect(knob).sites for knob in config} == dict.fromkeys(config, 2)
 
 
+@pytest.mark.parametrize("mode", ["trial", "apply"])
+def test_convolutions_are_laid_before_their_buckets_are_made(begin: Begin, mode: str) -> None:
+    begin({"channels_last": True}, mode=mode)
+    model = nn.Sequential(nn.Conv2d(2, 2, 3))
+    DistributedDataParallel(model)
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
 def test_to_the_script_the_class_is_as_it_was(begin: Begin) -> None:
     original = DistributedDataParallel.__init__
     signature = inspect.signature(DistributedDataParallel)
