@@ -47,8 +47,9 @@ def weights():
 """.strip()
 STEP = """
 if step: print("at", step, *settings(), weights(), flush=True)
-y = y / 256; time.sleep(0.005)
+y = y / 256; time.sleep(0.03)
 """.strip()
+"""It sleeps for most of a step, so that no config is far behind: it would leave before its last round."""
 
 
 def source(in_bf16: str = "pass", step: str = STEP, epoch: str = "") -> str:
@@ -112,7 +113,7 @@ def test_they_train_as_if_nothing_had_been_switched(tmp_path: Path) -> None:
         assert outcome.complete, outcome.detail
     assert "keeps the layout" in found(outcome)[LAID].fault
     pairs = [(one.split(), other.split()) for one, other in zip(told(plain)[0], told(switched)[0], strict=False)]
-    assert len(pairs) > 100 and len({tuple(other[2:5]) for _, other in pairs}) == 3, "some of it in each turn"
+    assert len(pairs) > 40 and len({tuple(other[2:5]) for _, other in pairs}) == 3, "some of it in each turn"
     for one, other in pairs:
         assert float.fromhex(one[-1]) == pytest.approx(float.fromhex(other[-1]), rel=1e-5)
 

@@ -12,10 +12,12 @@ from support.rank_scripts import UNENDING, ddp, run_ranks
 from tuner.analysis.rotation import ENDED
 from tuner.child.records import ProbeSide, Window
 from tuner.model import Config, Outcome, OutcomeKind
+from tuner.runner.request import Limits
 
 FUSED, FOREACH, BF16 = Config(optimizer="fused"), Config(optimizer="foreach"), Config(precision="bf16")
 TURNS = Window(warmup_steps=3, warmup_s=0.1, block_s=0.05, max_s=1000.0)
-STEP = "if step == 0: print('pid', os.getpid(), flush=True)\ntime.sleep(0.005)"
+STEP = "if step == 0: print('pid', os.getpid(), flush=True)\ntime.sleep(0.03)"
+"""It sleeps for most of a step, so that no config is far behind: it would leave before its last round."""
 DATA = """
 class Own(torch.utils.data.Dataset):
     def __len__(self): return ROWS
@@ -35,9 +37,14 @@ def meddle(module, given):
     global turns, was_in_turn
     in_turn = torch.is_autocast_enabled("cpu")
     turns, was_in_turn = turns + (in_turn and not was_in_turn), in_turn
-    if turns > 2 and rank == KILLED: os.kill(os.getpid(), 9)
+    if turns > 2 and rank == FAILING: WHAT
 model.module.register_forward_pre_hook(meddle)
 """.strip()
+
+
+def _failing(rank: int, what: str) -> str:
+    """Where this rank does that in its third turn of bf16, the last one of the second round."""
+    return IN_BF16.replace("FAILING", str(rank)).replace("WHAT", what)
 
 
 def _no_process_is_left(folder: Path) -> bool:
@@ -48,7 +55,7 @@ def _no_process_is_left(folder: Path) -> bool:
 
 @pytest.mark.parametrize("killed", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_rank_that_is_killed_in_a_configs_turn_ends_the_rotation(tmp_path: Path, killed: int) -> None:
-    source = ddp(setup=IN_BF16.replace("KILLED", str(killed)), step=STEP)
+    source = ddp(setup=_failing(killed, "os.kill(os.getpid(), 9)"), step=STEP)
     outcome = run_ranks(tmp_path, source, rotation=(BF16, FUSED, FOREACH), window=TURNS)
     assert (outcome.kind, outcome.reason) == (OutcomeKind.CRASHED, "signal-kill"), outcome
     assert outcome.detail.startswith(f"rank {killed}: died of SIGKILL")
@@ -56,6 +63,18 @@ def test_a_rank_that_is_killed_in_a_configs_turn_ends_the_rotation(tmp_path: Pat
     assert ranked[BF16].fault == ENDED
     assert ranked[FUSED].gain is not None and ranked[FOREACH].gain is not None
     assert outcome.seconds < 40 and _no_process_is_left(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_hangs_in_a_configs_turn_ends_the_rotation(tmp_path: Path, rank: int) -> None:
+    source = ddp(setup=_failing(rank, "time.sleep(600)"), step=STEP)
+    limits = Limits(trial_timeout_s=240.0, no_progress_s=5.0)
+    outcome = run_ranks(tmp_path, source, rotation=(BF16, FUSED, FOREACH), window=TURNS, limits=limits)
+    assert outcome.kind is OutcomeKind.NO_PROGRESS and "ranks may wait for each other" in outcome.detail, outcome
+    ranked = {each.config: each for each in outcome.rotation}
+    assert ranked[BF16].fault == ENDED and ranked[FUSED].gain is not None
+    assert outcome.seconds < 90 and _no_process_is_left(tmp_path)
 
 
 @pytest.mark.parametrize("side", [pytest.param(ProbeSide.COMPUTE, marks=pytest.mark.slow), ProbeSide.LOADER])
