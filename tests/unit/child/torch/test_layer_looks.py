@@ -1,7 +1,8 @@
-"""What single layers of a model show: whether it convolves."""
+"""What single layers of a model show: whether it convolves; and what is looked at in them while it is called."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from support.torch_trials import begin
 from torch import nn
 
-from tuner.child.torch.layer_looks import convolves
+from tuner.child.torch.layer_looks import LayerLook, convolves
 
 __all__ = ["begin"]
 
@@ -60,3 +61,29 @@ def test_what_is_not_seen_of_a_model_leaves_cudnn_benchmark(begin: Begin) -> Non
         weight.square().mean().backward()
         optimizer.step()
     assert "cudnn_benchmark" not in trial.end()["left_out"]
+
+
+class Copying(nn.Module):  # type: ignore[misc]  # PyTorch is not looked at
+    """Computes with copies of its layers, as torch_xla's ``scan_layers`` does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(2))
+        self.copied: list[Any] = []
+
+    def forward(self, x: Any) -> Any:
+        self.copied.append(copy.deepcopy(self.layers))
+        return self.copied[-1](self.copied[-1][0](x)[:, :3]) if x.shape[-1] > 8 else self.layers(x)
+
+
+def test_layers_may_be_copied_while_they_are_looked_at() -> None:
+    model = Copying()
+    model(torch.zeros(1, 3, 8, 8))  # makes the lazy layer
+    formats, layouts = list[str](), list[bool]()
+    with LayerLook(torch, model, formats.append, layouts.append):
+        model(torch.zeros(1, 3, 8, 8))
+        assert (formats, layouts) == (["float32", "float32"], [False])
+        model(torch.zeros(1, 3, 10, 10))
+    assert (len(formats), len(layouts)) == (2, 1)  # a copy is another layer
+    used = [*model.layers, *model.copied[-1]]
+    assert not any(each._forward_hooks or each._forward_pre_hooks for each in used)
