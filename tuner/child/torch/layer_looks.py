@@ -5,8 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import ModuleType
+from typing import Any
 
 from .types import Handle, Layer, Module, Tensor
+
+
+class _Hook:
+    """A hook of a layer; in a copy of the layer it does nothing, and goes with the copy's first call.
+
+    Scripts copy layers of a model while it is called (torch_xla's ``scan_layers``, a teacher made at the first call):
+    a plain one would be copied with all that it holds.
+    """
+
+    def __init__(self, kind: str, saw: Callable[..., None] | None) -> None:
+        self._kind = kind
+        self._saw = saw
+
+    def __call__(self, layer: Layer, *given: Any) -> None:
+        if self._saw is not None:
+            self._saw(*given)
+            return
+        hooks: dict[int, object] = vars(layer)[self._kind]
+        for number in [number for number, hook in hooks.items() if hook is self]:
+            del hooks[number]
+
+    def __deepcopy__(self, memo: object) -> _Hook:
+        return _Hook(self._kind, None)
 
 
 class LayerLook(AbstractContextManager[None]):
@@ -30,15 +54,15 @@ class LayerLook(AbstractContextManager[None]):
         products = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.RNNBase, nn.MultiheadAttention)
         for layer in self._module.modules():
             if isinstance(layer, products):
-                self._handles.append(layer.register_forward_hook(self._saw_output))
+                self._handles.append(layer.register_forward_hook(_Hook("_forward_hooks", self._saw_output)))
             if isinstance(layer, nn.Conv2d) and layer.in_channels > 1:
-                self._handles.append(layer.register_forward_pre_hook(self._saw_input))
+                self._handles.append(layer.register_forward_pre_hook(_Hook("_forward_pre_hooks", self._saw_input)))
 
-    def _saw_output(self, layer: Layer, args: object, output: object) -> None:
+    def _saw_output(self, args: object, output: object) -> None:
         tensor = output[0] if isinstance(output, tuple) else output
         self._computed_in(str(getattr(tensor, "dtype", "")).removeprefix("torch."))
 
-    def _saw_input(self, layer: Layer, args: Sequence[Tensor]) -> None:
+    def _saw_input(self, args: Sequence[Tensor]) -> None:
         layout = is_channels_last(self._torch, args[0]) if args else None
         if layout is not None:
             self._given_in(layout)
