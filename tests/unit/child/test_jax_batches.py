@@ -283,3 +283,21 @@ def test_rows_of_an_ensemble_are_those_of_all_its_models(
         params, _ = step(params, X[rows], Y[rows])
         trial.trained(1, 80 if has_own_rows else 16)
     assert trial.is_counted()
+
+
+def test_a_batch_of_a_parameters_shape_may_be_state_and_is_told_as_that() -> None:
+    """Of the arrays that are new with each call nobody knows then whether one is a copy of the parameters."""
+    with watched() as trial:
+
+        @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+        def step(w: Any, x: Any) -> Any:
+            loss, gradient = jax.value_and_grad(lambda w: ((x - w) ** 2).mean())(w)
+            return w - 0.1 * gradient, loss
+
+        w = jnp.zeros((20, 4), "float32")
+        for x, _ in batches(20, 12):
+            w, _ = step(w, jnp.asarray(x))
+        facts = trial.end()
+    assert facts["unit"] == "steps"
+    (remark,) = [remark for remark in facts["remarks"] if "steps are counted" in remark]
+    assert remark.endswith("that may be in what the function closes over, or have the shape of a parameter")

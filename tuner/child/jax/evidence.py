@@ -122,7 +122,10 @@ class Observation:
         if steps.passes.differing:
             lengths = ", ".join(map(str, steps.passes.differing))
             return f"what a step is given is {lengths} long, and none of that is the batch's length for most of it"
-        return "what a step is given holds no batch: it may be in what the function closes over"
+        return (
+            "what a step is given holds no batch: that may be in what the function closes over, or have the shape of a "
+            "parameter"
+        )
 
     def _batches(self) -> None:
         session, steps = self.session, self.steps
