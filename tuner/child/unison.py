@@ -133,11 +133,14 @@ class Unison:
         self._wait_until(lambda: all(numbers[other] >= self.cut for other in others))
         numbers[_GATHERED_AT] = self.cut
 
-    def _wait_until(self, is_over: Callable[[], bool]) -> None:
-        """Until then, or until the rank's patience is over: not counted is for how long its process was stopped."""
+    def _wait_until(self, is_over: Callable[[], bool], *, however_long: bool = False) -> None:
+        """Until then, or until the rank's patience is over: not counted is for how long its process was stopped.
+
+        ``however_long``: it has no end, but soon takes next to no time of a core, so that a stall is seen to be one.
+        """
         waited_s, look_s = 0.0, _LOOK_S
         while not is_over():
-            if waited_s >= self.patience_s:
+            if waited_s >= self.patience_s and not however_long:
                 self.apart = True
                 return
             began = time.monotonic()
@@ -166,9 +169,15 @@ class Unison:
         One that is through answers nothing. One that ends otherwise has all of them ended, by what started them.
         """
         numbers, others = self._numbers, range(1, self.size)
-        for rank in others:
-            while numbers[_place(rank, _ANSWERED)] < numbers[_ASKED] and numbers[_place(rank, _CAME_TO)] < _NEVER_AGAIN:
-                time.sleep(_LOOK_S)
+
+        def waited_for() -> bool:
+            asked = numbers[_ASKED]
+            return any(
+                numbers[_place(rank, _ANSWERED)] < asked and numbers[_place(rank, _CAME_TO)] < _NEVER_AGAIN
+                for rank in others
+            )
+
+        self._wait_until(lambda: not waited_for(), however_long=True)
         with self._alone():
             answered = [rank for rank in others if numbers[_place(rank, _ANSWERED)] == numbers[_ASKED]]
             texts = {rank: self._answers[rank * _ANSWER_BYTES : (rank + 1) * _ANSWER_BYTES] for rank in answered}

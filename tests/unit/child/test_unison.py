@@ -146,3 +146,27 @@ def test_nobody_waits_for_a_rank_that_is_through(shared: int) -> None:
     leader.leave()
     assert others[0].follow().ended
     assert not leader.apart and not others[0].apart
+
+
+def test_who_waits_for_an_answer_that_never_comes_is_seen_to_be_idle(
+    shared: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank that hangs while it switches: a stall is told from work by the time of a core that is used."""
+    leader, other = Unison(shared, 0, 3), Unison(shared, 1, 3)
+    sleep, slept = time.sleep, list[float]()
+
+    def note(seconds: float) -> None:
+        slept.append(seconds)
+        sleep(seconds)
+
+    monkeypatch.setattr(time, "sleep", note)
+    leader.patience_s = 0.1
+    leader.ask(1, 0)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(leader.answers)
+        sleep(1.5)
+        assert not waiting.done() and not leader.apart, "it is for the parent to end them"
+        assert sum(seconds >= 0.01 for seconds in slept) >= 5
+        for rank in (other, Unison(shared, 2, 3)):
+            rank.leave()
+        assert waiting.result(timeout=5.0) == {}
