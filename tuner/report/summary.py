@@ -151,9 +151,9 @@ def _unproven(result: StudyResult) -> list[str]:
             trial.phase is Phase.SEARCH and trial.outcome is not None and trial.outcome.complete
             for trial in result.trials
         )  # fmt: skip
-        none = f"no trial{kept} was {_more(result.objective)} than the script as written"
-        tried = none if searched else "nothing else was measured"
-        untold = result.cannot_tell
+        if not searched:
+            return ["no result: nothing but the script as written was measured"]
+        tried, untold = f"no trial{kept} was {_more(result.objective)} than the script as written", result.cannot_tell
         return [f"can't tell: {untold}; {tried}" if untold else f"{KEEP}: {tried}"]
     gain = gain_text(result.best_gain if result.best_gain is not None else _rate(best) / _rate(baseline))
     rejected = any(s.config == best.config and s.verdict is not Noninferiority.PASS for s in result.screened)
