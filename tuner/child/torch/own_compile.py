@@ -68,13 +68,15 @@ class OwnCompile:
 
     def _compile(self, original: Callable[..., Result]) -> Callable[..., Result]:
         def compile(*args: Any, **how: Any) -> Result:
-            if self._calls.inside or not self._session.here:
+            if not self._session.here:
                 return original(*args, **how)
-            self.called = True
             model = args[0] if args else how.get("model")
+            is_trained = model is not None and self._is_trained(model)
+            # In a model's call it is PyTorch that compiles functions, or we do.
+            self.called |= is_trained or not self._calls.inside
             if model is None or how.get("disable"):  # a decorator calls again, with what it decorates
                 return original(*args, **how)
-            if not self._is_trained(model):
+            if not is_trained:
                 self._of_functions = True
                 return original(*args, **how)
             how.pop("model", None)
