@@ -23,6 +23,8 @@ NOISE = 0.03
 CONSTANT, HEAVY, OTHER = 10.0, 0.2, 0.05
 """The standard deviations, before any is known, of the constant, of what the largest value of a knob adds of which more
 takes more, and any value of another knob; as shares of what the first trial took."""
+OF_ANY_BATCH = 0.2
+"""That part of the latter on a device, whatever the batch."""
 AT_LEAST, AT_MOST = 1.15, 2.0
 """What ran out of memory is taken to want so many times the limit at least, and at most."""
 MOST_UNSURE = 0.04
@@ -103,10 +105,12 @@ class _Features:
             for place, axis in enumerate(axes) if place not in heavy
             for value in range(len(axis.values)) if value != axis.as_written
         ]  # fmt: skip
-        alone = [HEAVY * (_growth(axis) if of_device and not axis.knob.loader else 1.0) for axis in heavy.values()]
+        growths = [_growth(axis) if of_device and not axis.knob.loader else 1.0 for axis in heavy.values()]
+        alone = [HEAVY * growth for growth in growths]
         together = [HEAVY] * (2 ** len(heavy) - 1 - len(heavy))
-        with_others = [OTHER] * (len(self._others) * (1 + len(heavy)))
-        self.deviations = np.array([CONSTANT, *alone, *together, *with_others])
+        # On a device a number format changes what each sample takes, be it to the half of it, and little else.
+        with_others = [OTHER * OF_ANY_BATCH, *alone] if of_device else [OTHER] * (1 + len(heavy))
+        self.deviations = np.array([CONSTANT, *alone, *together, *(with_others * len(self._others))])
 
     def of(self, configs: Indices) -> Floats:
         """A row for each config."""

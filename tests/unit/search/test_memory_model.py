@@ -70,3 +70,18 @@ def test_either_memory_has_a_limit_of_its_own(of: Callable[[int], MemoryLimits])
 
 def test_without_a_limit_memory_says_nothing() -> None:
     assert likely(KNOWN, Config({**LARGE, **WORKERS}), limits=MemoryLimits(None, None)) == [1.0]
+
+
+def test_what_a_format_spares_of_a_small_batch_it_spares_of_a_larger_one_in_proportion() -> None:
+    """Of the device, where activations are nearly all: half of each sample's, by a trial of one batch."""
+    def peak(batch: int, of_a_sample: float) -> Outcome:
+        return took(4 * (100 + batch * of_a_sample))  # a quarter of it is the device's
+
+    known = {
+        BASELINE: peak(64, 1.5), Config(batch_size=128): peak(128, 1.5), Config(precision="bf16"): peak(64, 0.75),
+        Config(batch_size=512): worlds.infeasible("device-oom"),
+    }  # fmt: skip
+    limits = MemoryLimits(600 * MIB, None)
+    large = (Config(batch_size=512, precision="bf16"), Config(batch_size=512, layout=True))
+    fits, same = likely(known, *large, limits=limits)
+    assert fits > UNLIKELY > same, (fits, same)
