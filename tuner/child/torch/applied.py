@@ -18,6 +18,7 @@ from .loader_places import LOADER_KNOBS, Loader
 from .modules import EXACT, NOT_ROUNDED, ROUNDINGS
 from .optimizers import implementations
 from .own_compile import KNOB as OWN_MODE
+from .taken_gradients import BY, watch_gradients, while_compiling
 from .types import Optimizer, Result
 from .watches import TorchWatches
 from .xla_options import KNOBS as XLA_KNOBS
@@ -36,7 +37,7 @@ def watch(watches: TorchWatches) -> None:
     if watches.session.knobs.wants("lr_scale"):
         _drop_rates_without_their_batch(looks)
 
-    compiled = _while_compiling(applied.trains)
+    compiled = while_compiling(applied.trains)
 
     def step_ended(optimizer: Optimizer, args: object, kwargs: object) -> None:
         # Counting in a graph would have the graph compiled anew with each step.
@@ -48,17 +49,6 @@ def watch(watches: TorchWatches) -> None:
 
     sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(step_ended)
     _watch_updates_by_hand(watches, applied)
-
-
-def _while_compiling(note: Callable[[], object]) -> Callable[[], int]:
-    """Notes what is done while a graph with it is made, of which the graph itself knows nothing."""
-
-    def compiled() -> int:
-        note()
-        return 0
-
-    vars(compiled)["_dynamo_marked_constant"] = True  # torch.compiler.assume_constant_result, without its imports
-    return compiled
 
 
 def _watch_updates_by_hand(watches: TorchWatches, applied: AppliedRun) -> None:
@@ -80,37 +70,13 @@ def _watch_updates_by_hand(watches: TorchWatches, applied: AppliedRun) -> None:
 
 
 def _watch_gradients(watches: TorchWatches, applied: AppliedRun) -> None:
-    """Of ``torch.func`` as well. TorchScript, which knows the function itself, is told of the one in its place."""
-    autograd = watches.torch.autograd
-    register = getattr(sys.modules.get("torch.jit._builtins"), "_register_builtin", None)
-    if register is not None:
-        patch(autograd, "grad", _taking_gradients(watches, applied))
-        register(autograd.grad, "aten::grad")
-
-
-def _taking_gradients(
-    watches: TorchWatches, applied: AppliedRun
-) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Where the script makes no optimizer, what it does with these gradients may be an update, or a picture of them."""
-    torch, steps = watches.torch, watches.steps
 
     def note() -> None:
-        if not steps.optimizers:
-            applied.took_gradients("torch.autograd.grad")
+        if not watches.steps.optimizers:
+            applied.took_gradients(BY)
 
-    compiled = _while_compiling(note)
-
-    def taking(original: Callable[..., Result]) -> Callable[..., Result]:
-        def grad(*args: object, **kwargs: object) -> Result:
-            if torch.compiler.is_compiling():
-                compiled()
-            else:
-                note()
-            return original(*args, **kwargs)
-
-        return grad
-
-    return taking
+    watch_gradients(watches.torch, note)
 
 
 def _drop_rates_without_their_batch(looks: AppliedKnobs) -> None:
