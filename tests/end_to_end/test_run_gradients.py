@@ -1,4 +1,4 @@
-"""``autotune run`` accuses nobody who takes gradients and updates by hand, where no step can be seen."""
+"""Who takes gradients and updates by hand, where no step can be seen: not accused by a run, told in a trial."""
 
 from __future__ import annotations
 
@@ -121,3 +121,28 @@ def test_what_trains_unseen_beside_tensorflow_is_not_accused(
     run = run_child(write_script(BESIDE_TENSORFLOW), {"batch_size": 4}, mode="apply", argv=(how,))
     assert run.returncode == (0 if line else 8), run.output
     assert (line or ENDED) in run.output.splitlines()
+
+
+@pytest.mark.parametrize("text", [AUTOGRAD.replace("{made}", ""), FUNCTIONAL], ids=["autograd", "functional"])
+def test_a_trial_is_told_of_updates_by_hand(
+    write_script: Callable[..., Path], run_child: Callable[..., Any], text: str
+) -> None:
+    """It was told to be in its start-up still, and to need more time, where it had trained all along."""
+    run = run_child(write_script(text.replace("range(3)", "range(300)")))
+    told = [record["gradients"] for record in run.records if record["kind"] == "unstepped"]
+    assert told == [128, 256], run.output
+
+
+def test_a_trial_is_not_told_of_gradients_beside_an_optimizer(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    text = AUTOGRAD.replace("{made}", "optimizer = torch.optim.SGD([weight], lr=0.1)")
+    run = run_child(write_script(text.replace("range(3)", "range(300)")))
+    assert not [record for record in run.records if record["kind"] == "unstepped"], run.output
+
+
+def test_a_trial_leaves_what_is_scripted_or_compiled_as_written(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    run = run_child(write_script(SCRIPTED))
+    assert run.output.splitlines()[:2] == ["tensor([2.])", "tensor([0.8000])"], run.output

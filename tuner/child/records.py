@@ -313,12 +313,13 @@ class KnobReport:
 
 @dataclass(frozen=True)
 class Unstepped:
-    """So many batches were given to the script, and no gradient of it was seen: told again whenever they are twice as
-    many.
+    """So many batches were given to the script, or gradients taken by it where it makes no optimizer, and no step was
+    seen: told again whenever they are twice as many.
     """
 
     kind: ClassVar[str] = "unstepped"
     batches: int
+    gradients: int = 0
 
 
 @dataclass(frozen=True)

@@ -142,6 +142,8 @@ def _from_our_kill(traces: Traces) -> Judgement | None:
     unstepped = last_of(traces.records, Unstepped)
     if unstepped is not None and traces.ended_by in _TOO_LONG and last_of(traces.records, FirstStep) is None:
         lasted, seen = traces.ended_detail.partition(":")[0], f"{unstepped.batches:,} batches or more were fetched"
+        if unstepped.gradients:
+            seen = f"{unstepped.gradients:,} gradients or more were taken by torch.autograd.grad or torch.func"
         return kinds[traces.ended_by], "no-step", f"{lasted}: {seen}, and no training step was seen"
     call = last_of(traces.records, LongCall)
     if call is not None and traces.ended_by in _TOO_LONG and last_of(traces.records, FirstStep) is None:

@@ -367,10 +367,11 @@ def test_a_loop_that_fetches_and_is_never_seen_to_train_is_told_so(ended: EndedB
     detail = "not through after 45 s: still in its start-up"
     fetched: list[Record] = [HELLO, Unstepped(128), Unstepped(2048)]
     told = classify(Traces(fetched, True, ended_by=ended, ended_detail=detail))[1:]
-    seen = "2,048 batches or more were fetched, and no training step was seen"
-    assert told == ("no-step", f"not through after 45 s: {seen}")
-    stepped = classify(Traces([*fetched, STEP], True, ended_by=ended, ended_detail=detail))[1:]
-    assert stepped == (ended.value, detail)
+    assert told == ("no-step", f"{detail[:22]}: 2,048 batches or more were fetched, and no training step was seen")
+    stepped = classify(Traces([*fetched, STEP], True, ended_by=ended, ended_detail=detail))
+    assert stepped[1:] == (ended.value, detail)
+    taken = classify(Traces([Unstepped(0, 1024)], True, ended_by=ended, ended_detail=detail))
+    assert "1,024 gradients or more were taken by torch.autograd.grad or torch.func, and no training" in taken[2]
 
 
 def test_a_call_that_takes_many_steps_at_once_is_named() -> None:

@@ -7,9 +7,32 @@ from collections.abc import Callable
 from types import ModuleType
 
 from ..patches import patch
+from ..records import Unstepped
+from ..session import Session
+from ..sources import MANY_UNSTEPPED
+from .steps import StepWatch
 from .types import Result
 
 BY = "torch.autograd.grad"
+
+
+class TakenGradients:
+    """Has a trial told of them where nothing else shows a training: an update by hand, which is no step to be seen."""
+
+    def __init__(self, session: Session, torch: ModuleType, steps: StepWatch) -> None:
+        self._session, self._torch, self._steps = session, torch, steps
+        self._taken = 0
+
+    def install(self) -> None:
+        watch_gradients(self._torch, self._note)
+
+    def _note(self) -> None:
+        steps = self._steps
+        if steps.optimizers or steps.backwards or not self._session.may_be_of("torch"):
+            return
+        self._taken += 1
+        if self._taken >= MANY_UNSTEPPED and self._taken & (self._taken - 1) == 0:
+            self._session.recorder.emit(Unstepped(0, self._taken))
 
 
 def watch_gradients(torch: ModuleType, note: Callable[[], object]) -> None:

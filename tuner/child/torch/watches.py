@@ -21,6 +21,7 @@ from .modules import ModuleWatch
 from .processes import ProcessWatch
 from .ranks import RanksWatch
 from .steps import StepWatch
+from .taken_gradients import TakenGradients
 from .types import Module
 from .xla import XlaWatch
 from .xla_loaders import XlaLoaderWatch
@@ -75,6 +76,8 @@ class TorchWatches:
             self.steps.install()
             self.resumes.install()
         if self.session.measuring:
+            if uses(Watch.OPTIMIZER):
+                TakenGradients(self.session, self.torch, self.steps).install()
             for place in (self.torch.cuda, self.torch.cuda.memory, getattr(self.torch, "accelerator", None)):
                 if hasattr(place, "reset_peak_memory_stats"):
                     patch(place, "reset_peak_memory_stats", self._noting_peaks)
