@@ -47,6 +47,7 @@ class TorchAdapter(Adapter):
                 Watch.LOADER, {STATEFUL: self._install_stateful, xla.LOADERS: self._install_xla_loaders}
             ),
             **self._watched(Watch.MODULES, {"torch._dynamo.callback": compiler.watch_compilation}),
+            **self._watched(Watch.MODULES, {"torch._dynamo.output_graph": self._watch_graphs}),
             **self._watched(Watch.TRAINERS, trainers.TRAINERS),
             **self._watched(Watch.TRACKERS, trackers.TRACKERS),
         }
@@ -81,6 +82,10 @@ class TorchAdapter(Adapter):
 
     def _install_stateful(self, session: Session, module: ModuleType) -> None:
         self.watches.loaders.install_stateful(module)
+
+    def _watch_graphs(self, session: Session, module: ModuleType) -> None:
+        if session.measuring:
+            compiler.watch_graphs(module, self.watches.modules.graph_compiled)
 
     def _install_xla(self, torch_xla: ModuleType) -> None:
         self.watches.xla.install(torch_xla)

@@ -75,13 +75,15 @@ class CheckpointWatch:
 
     # the calls
 
-    def around(self, module: Module, calls: int) -> AbstractContextManager[None]:
-        """Around a training call of an outermost module, of which there were so many before."""
+    def around(self, module: Module, calls: int, *, compiled: bool) -> AbstractContextManager[None]:
+        """Around a training call of an outermost module, of which there were so many before. ``compiled``: the script
+        calls the compiler, which would compile a block anew that is called in another way.
+        """
         if calls == 0 and (self.wanted or self._session.is_as_written):
-            model = self._meet(module)
+            model = self._meet(module, compiled=compiled)
             if self.wanted and not model.refused:
                 self._put(model, self._checkpointed)
-        elif calls == WATCHED_CALL and self._session.is_as_written:
+        elif calls == WATCHED_CALL and self._session.is_as_written and not compiled:
             return self._watching(self._models[module])
         return nullcontext()
 
@@ -89,7 +91,7 @@ class CheckpointWatch:
         """A module was called within a backward."""
         self._by_script |= not self._again
 
-    def _meet(self, module: Module) -> _Model:
+    def _meet(self, module: Module, *, compiled: bool) -> _Model:
         blocks: list[Any] = repeated_blocks(self.torch, module)
         model = self._models[module] = _Model([weakref.ref(block) for block in blocks])
         self._seen.append(model)
@@ -98,7 +100,7 @@ class CheckpointWatch:
             model.refused = SHARDED
         elif name == "DataParallel":
             model.refused = COPIED
-        elif any(block._compiled_call_impl is not None for block in blocks):
+        elif compiled or any(block._compiled_call_impl is not None for block in blocks):
             model.refused = COMPILED
         elif self.wanted:
             model.refused = next(filter(None, map(self._obstacle, blocks)), "")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import CodeType, ModuleType
@@ -89,6 +89,24 @@ def watch_compilation(session: Session, callbacks: ModuleType) -> None:
 
     patch(callbacks.CompilationCallbackHandler, "run_start_callbacks", telling(begins=True))
     patch(callbacks.CompilationCallbackHandler, "run_end_callbacks", telling(begins=False))
+
+
+def watch_graphs(output_graph: ModuleType, seen: Callable[[Iterable[Any]], None]) -> None:
+    """For ``torch._dynamo.output_graph``: ``seen`` is told the nodes of each graph before its backend compiles it.
+
+    What ``seen`` makes of a graph fails no compilation, and is none of the compiler's guards.
+    """
+
+    def telling(original: Callable[..., Result]) -> Callable[..., Result]:
+        def call_user_compiler(graph_maker: object, graph: Any, *args: object, **kwargs: object) -> Result:
+            with suppress(Exception):
+                seen(graph.graph.nodes)
+            return original(graph_maker, graph, *args, **kwargs)
+
+        return call_user_compiler
+
+    if hasattr(output_graph.OutputGraph, "call_user_compiler"):
+        patch(output_graph.OutputGraph, "call_user_compiler", telling)
 
 
 class _Here(threading.local):

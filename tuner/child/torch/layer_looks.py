@@ -2,74 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
-from .types import Handle, Layer, Module, Tensor
+from .types import Keywords, Module, Result, Tensor
+
+_PRODUCTS = frozenset({"linear", "conv1d", "conv2d", "conv3d", "conv_transpose2d"})
+"""The functions that those layers are in a graph of the compiler's."""
+_ENTERS_AUTOCAST = "_enter_autocast"
+"""Given the device, the format, and whether it is enabled."""
+_EXAMPLE = "example_value"
+"""Under which such a graph keeps a tensor without values for each of its nodes."""
 
 
-class _Hook:
-    """A hook of a layer; in a copy of the layer it does nothing, and goes with the copy's first call.
+class LayerLook:
+    """Looks at matrix products and convolutions in one call of a model: at its layers where they are called as written,
+    and at the graphs that the compiler makes meanwhile of what the script compiles.
 
-    Scripts copy layers of a model while it is called (torch_xla's ``scan_layers``, a teacher made at the first call):
-    a plain one would be copied with all that it holds.
+    Nothing is put on the model: the compiler would take it for another one, and compile it anew in the next call.
+
+    ``dtype``: the format that the first product gave, as PyTorch names it ("" as long as none gave a tensor);
+    ``autocast``: whether one was under it; ``layouts``: convolutions with several input channels whose batch lies
+    channels-last, or doesn't.
     """
 
-    def __init__(self, kind: str, saw: Callable[..., None] | None) -> None:
-        self._kind = kind
-        self._saw = saw
-
-    def __call__(self, layer: Layer, *given: Any) -> None:
-        if self._saw is not None:
-            self._saw(*given)
-            return
-        hooks: dict[int, object] = vars(layer)[self._kind]
-        for number in [number for number, hook in hooks.items() if hook is self]:
-            del hooks[number]
-
-    def __deepcopy__(self, memo: object) -> _Hook:
-        return _Hook(self._kind, None)
-
-
-class LayerLook(AbstractContextManager[None]):
-    """Hooks on matrix products and convolutions for one call, removed right after it.
-
-    ``computed_in`` is told the format of each product, as PyTorch names it ("" where it gives no tensor), and
-    ``given_in`` of each convolution with several input channels whether its batch lies channels-last.
-    """
-
-    def __init__(
-        self, torch: ModuleType, module: Module, computed_in: Callable[[str], None], given_in: Callable[[bool], None]
-    ) -> None:
+    def __init__(self, torch: ModuleType, module: Module, device_type: str) -> None:
+        self.dtype = ""
+        self.autocast = False
+        self.layouts = {True: 0, False: 0}
+        nn = torch.nn
         self._torch = torch
-        self._module = module
-        self._computed_in = computed_in
-        self._given_in = given_in
-        self._handles: list[Handle] = []
+        self._device_type = device_type
+        self._products = (
+            nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.RNNBase, nn.MultiheadAttention
+        )  # fmt: skip
+        self._layers = {id(layer) for layer in module.modules() if isinstance(layer, self._products)}
 
-    def __enter__(self) -> None:
-        nn = self._torch.nn
-        products = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose2d, nn.RNNBase, nn.MultiheadAttention)
-        for layer in self._module.modules():
-            if isinstance(layer, products):
-                self._handles.append(layer.register_forward_hook(_Hook("_forward_hooks", self._saw_output)))
-            if isinstance(layer, nn.Conv2d) and layer.in_channels > 1:
-                self._handles.append(layer.register_forward_pre_hook(_Hook("_forward_pre_hooks", self._saw_input)))
+    def call(self, run: Callable[..., Result], layer: Any, args: tuple[Any, ...], kwargs: Keywords) -> Result:
+        """Has a layer called, and looks at it if it is one of the model's, or of a copy that DataParallel makes."""
+        looks = id(layer) in self._layers or (isinstance(layer, self._products) and "_is_replica" in vars(layer))
+        if looks and args and isinstance(layer, self._torch.nn.Conv2d) and layer.in_channels > 1:
+            self._saw_input(args[0])
+        result = run(layer, *args, **kwargs)
+        if looks:
+            self._saw_output(result[0] if isinstance(result, tuple) else result, autocast=self._is_in_autocast())
+        return result
 
-    def _saw_output(self, args: object, output: object) -> None:
-        tensor = output[0] if isinstance(output, tuple) else output
-        self._computed_in(str(getattr(tensor, "dtype", "")).removeprefix("torch."))
+    def graph(self, nodes: Iterable[Any]) -> None:
+        """Looks at a graph of the compiler's, by what it computes with tensors that have no values."""
+        autocast = self._is_in_autocast()
+        for node in nodes:
+            name = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
+            if name == _ENTERS_AUTOCAST:
+                autocast |= bool(node.args[2])
+            elif name in _PRODUCTS:
+                if name == "conv2d":
+                    self._saw_input(node.args[0].meta.get(_EXAMPLE))
+                self._saw_output(node.meta.get(_EXAMPLE), autocast=autocast)
 
-    def _saw_input(self, args: Sequence[Tensor]) -> None:
-        layout = is_channels_last(self._torch, args[0]) if args else None
+    def _is_in_autocast(self) -> bool:
+        return bool(self._torch.is_autocast_enabled(self._device_type))
+
+    def _saw_input(self, batch: Any) -> None:
+        layout = is_channels_last(self._torch, batch) if isinstance(batch, self._torch.Tensor) else None
         if layout is not None:
-            self._given_in(layout)
+            self.layouts[layout] += 1
 
-    def __exit__(self, *exc: object) -> None:
-        for handle in self._handles:
-            handle.remove()
+    def _saw_output(self, output: object, *, autocast: bool) -> None:
+        self.dtype = self.dtype or str(getattr(output, "dtype", "")).removeprefix("torch.")
+        self.autocast |= autocast
 
 
 LARGEST_KERNEL = 64

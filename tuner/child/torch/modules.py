@@ -92,6 +92,8 @@ class ModuleWatch:
         self.rollouts = RolloutWatch(torch)
         self.attention = AttentionWatch(session, torch)
         self.checkpointing = CheckpointWatch(session, torch)
+        self.layer_look: LayerLook | None = None
+        """What looks at single layers, as long as a call is looked at."""
         self.roots: weakref.WeakKeyDictionary[Module, Root] = weakref.WeakKeyDictionary()
         self.calls_since_backward = 0
         self.covered_backwards = 0
@@ -145,6 +147,8 @@ class ModuleWatch:
                 if module is watch.parts.inner:
                     result: Result = watch.parts.run(module, partial(original, module), args, kwargs)
                     return result
+                if watch.layer_look is not None:
+                    return watch.layer_look.call(original, module, args, kwargs)
                 return original(module, *args, **kwargs)
             return watch._outermost(original, module, args, kwargs)
 
@@ -204,7 +208,7 @@ class ModuleWatch:
         self, original: Callable[..., Result], module: Module, root: Root, args: tuple[object, ...],
         kwargs: dict[str, object],
     ) -> Result:  # fmt: skip
-        # The first call is eager, so that hooks on single layers can see what really happens in them.
+        # The first call is eager, so that what really happens in single layers can be seen.
         if self.compile_mode and root.calls >= 1 and self.parts.decided(module):
             root.compiled = root.compiled or self.compile(module, root)
             self._look_at_compiled(root)
@@ -215,7 +219,8 @@ class ModuleWatch:
         shown = looks and self.kept_calls is not None
         before = gradients_of(self.torch, (args, kwargs)) if shown else set()
         looking = self._observing(module) if looks else nullcontext()
-        with keeping, looking, self.checkpointing.around(module, root.calls):
+        blocks = self.checkpointing.around(module, root.calls, compiled=self.own_compile.called)
+        with keeping, looking, blocks:
             result = self._prepared(original, module, root, args, kwargs, compiled=root.compiled)
         if shown:
             self.ran_compiled = runs_compiled(self.torch, before, result)
@@ -233,7 +238,7 @@ class ModuleWatch:
     def _is_worth_a_look(self, root: Root) -> bool:
         """The first call, and one in the window: what is seen there is what was measured. Of a run some of the first.
 
-        Not where anything is compiled: hooks would compile it anew.
+        Not where anything is compiled: it would be compiled anew for the sake of who listens to attention.
         """
         if not self.session.measuring:
             return self._shows_attention and root.calls in LOOKED_AT_IN_A_RUN
@@ -350,22 +355,22 @@ class ModuleWatch:
 
     @contextmanager
     def _observing(self, module: Module) -> Iterator[None]:
-        shown: list[str] = []
+        look = self.layer_look = LayerLook(self.torch, module, self.device_type) if self.session.measuring else None
+        try:
+            with self.attention.looking(compiled=self.own_compile.called):
+                yield
+        finally:
+            self.layer_look = None
+            if look is not None:
+                self.observed_dtype = look.dtype or self.observed_dtype
+                self.script_autocast |= look.autocast and self.precision not in DTYPES
+                for layout, count in look.layouts.items():
+                    self.layouts[layout] += count
 
-        def computed_in(dtype: str) -> None:
-            if dtype and not shown:
-                shown.append(dtype)
-                self.observed_dtype = dtype
-            if self.precision not in DTYPES:
-                self.script_autocast |= self.torch.is_autocast_enabled(self.device_type)
-
-        def given_in(channels_last: bool) -> None:
-            self.layouts[channels_last] += 1
-
-        looks = self.session.measuring
-        of_layers = LayerLook(self.torch, module, computed_in, given_in) if looks else nullcontext()
-        with of_layers, self.attention.looking(compiled=self.own_compile.called):
-            yield
+    def graph_compiled(self, nodes: Iterable[Any]) -> None:
+        """A graph with these nodes is given to the backend of the compiler."""
+        if self.layer_look is not None and self.calls.inside:
+            self.layer_look.graph(nodes)
 
     @property
     def observed_layout(self) -> bool | None:

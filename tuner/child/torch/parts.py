@@ -203,7 +203,7 @@ class PartsWatch:
             part(self.torch, given, rows, 0, rows)
             joined(self.torch, [result], [rows])
             if root.calls == 1:
-                return ""  # it may have set something up; our own hooks are there, too
+                return ""  # it may have set something up
             if hooked(module):
                 return HOOKED
             return "" if same_state(before, state_of(module)) else KEEPS

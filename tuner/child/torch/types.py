@@ -72,12 +72,6 @@ class Tensor(SupportsFloat, Protocol):
     def __len__(self) -> int: ...
 
 
-class Handle(Protocol):
-    """A hook that can be taken away again."""
-
-    def remove(self) -> None: ...
-
-
 class Module(Protocol):
     """``torch.nn.Module``, as it is called to train."""
 
@@ -94,9 +88,6 @@ class Layer(Module, Protocol):
 
     weight: Tensor
     in_channels: int
-
-    def register_forward_hook(self, hook: Callable[..., None]) -> Handle: ...
-    def register_forward_pre_hook(self, hook: Callable[..., None]) -> Handle: ...
 
 
 class Reducer(Protocol):

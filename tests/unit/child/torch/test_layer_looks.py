@@ -11,7 +11,7 @@ import torch
 from support.torch_trials import begin
 from torch import nn
 
-from tuner.child.torch.layer_looks import LayerLook, convolves
+from tuner.child.torch.layer_looks import convolves
 
 __all__ = ["begin"]
 
@@ -68,22 +68,19 @@ class Copying(nn.Module):  # type: ignore[misc]  # PyTorch is not looked at
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(2))
+        self.layers = nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 1))
         self.copied: list[Any] = []
 
     def forward(self, x: Any) -> Any:
         self.copied.append(copy.deepcopy(self.layers))
-        return self.copied[-1](self.copied[-1][0](x)[:, :3]) if x.shape[-1] > 8 else self.layers(x)
+        return self.layers(x) + self.copied[-1](x).detach()
 
 
-def test_layers_may_be_copied_while_they_are_looked_at() -> None:
-    model = Copying()
-    model(torch.zeros(1, 3, 8, 8))  # makes the lazy layer
-    formats, layouts = list[str](), list[bool]()
-    with LayerLook(torch, model, formats.append, layouts.append):
-        model(torch.zeros(1, 3, 8, 8))
-        assert (formats, layouts) == (["float32", "float32"], [False])
-        model(torch.zeros(1, 3, 10, 10))
-    assert (len(formats), len(layouts)) == (2, 1)  # a copy is another layer
-    used = [*model.layers, *model.copied[-1]]
+def test_layers_may_be_copied_while_they_are_looked_at(begin: Begin) -> None:
+    """A hook would be copied with all that it holds, and a copy would be looked at like the layer."""
+    trial, model = begin(), Copying()
+    _train(model)
+    assert trial.end()["as_written"]["precision"] == "fp32"
+    used = [each for layers in (model.layers, *model.copied) for each in layers]
+    assert len(model.copied) == 3
     assert not any(each._forward_hooks or each._forward_pre_hooks for each in used)
