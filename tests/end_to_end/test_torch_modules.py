@@ -328,8 +328,7 @@ COMPILED_STEPS = """
         optimizer.zero_grad()
         loss_of(x, y).backward()
         step()
-    breaks = sorted(reason.split()[0] for reason in counters["graph_break"].elements())
-    print(counters["stats"]["unique_graphs"], breaks)
+    print(counters["stats"], counters["frames"], sum(counters["graph_break"].values()))
 """
 
 
@@ -337,7 +336,10 @@ COMPILED_STEPS = """
 def test_a_step_of_the_script_is_compiled_as_under_plain_python(
     run_child: Callable[..., Any], write_script: Callable[..., Path]
 ) -> None:
-    """In as many graphs, and without a warning about a call of ours that Dynamo doesn't know."""
+    """In as many frames, graphs and breaks, and without a warning about a call of ours that Dynamo doesn't know.
+
+    The first break is of another kind: the compiler leaves our step alone, and goes on in PyTorch's own.
+    """
     script = write_script(COMPILED_STEPS)
     plain = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, timeout=120)
     ran = run_child(script, window={"warmup_s": 30.0})
