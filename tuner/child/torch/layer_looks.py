@@ -49,6 +49,10 @@ class LayerLook:
             self._saw_output(result[0] if isinstance(result, tuple) else result, autocast=self._is_in_autocast())
         return result
 
+    def around(self, run: Callable[..., Result]) -> Callable[..., Result]:
+        """The model's own call, which is looked at where it is such a layer itself."""
+        return lambda model, *args, **kwargs: self.call(run, model, args, kwargs)
+
     def graph(self, nodes: Iterable[Any]) -> None:
         """Looks at a graph of the compiler's, by what it computes with tensors that have no values."""
         autocast = self._is_in_autocast()

@@ -218,10 +218,10 @@ class ModuleWatch:
         keeping = self.kept_calls.of(module, root.calls, args, kwargs) if self.kept_calls is not None else nullcontext()
         shown = looks and self.kept_calls is not None
         before = gradients_of(self.torch, (args, kwargs)) if shown else set()
-        looking = self._observing(module) if looks else nullcontext()
+        looking = self._observing(module, original) if looks else nullcontext(original)
         blocks = self.checkpointing.around(module, root.calls, compiled=self.own_compile.called)
-        with keeping, looking, blocks:
-            result = self._prepared(original, module, root, args, kwargs, compiled=root.compiled)
+        with keeping, looking as run, blocks:
+            result = self._prepared(run, module, root, args, kwargs, compiled=root.compiled)
         if shown:
             self.ran_compiled = runs_compiled(self.torch, before, result)
         root.calls += 1
@@ -354,11 +354,11 @@ class ModuleWatch:
         return root
 
     @contextmanager
-    def _observing(self, module: Module) -> Iterator[None]:
+    def _observing(self, module: Module, original: Callable[..., Result]) -> Iterator[Callable[..., Result]]:
         look = self.layer_look = LayerLook(self.torch, module, self.device_type) if self.session.measuring else None
         try:
             with self.attention.looking(compiled=self.own_compile.called):
-                yield
+                yield original if look is None else look.around(original)
         finally:
             self.layer_look = None
             if look is not None:

@@ -58,5 +58,5 @@ def test_a_function_that_is_compiled_in_a_call_is_no_model(begin: Callable[..., 
     trial = begin()
     _train(Late(lambda layers: torch.compile(lambda x: layers(x) * 2)))
     left_out = trial.end()["left_out"]
-    assert left_out["compile_mode"] == "the script doesn't compile its model itself"
+    assert "compile_mode" not in left_out
     assert "compile" not in left_out
