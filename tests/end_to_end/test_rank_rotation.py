@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.rank_scripts import ddp, run_ranks
+from support.rank_scripts import ddp, joining, run_ranks
 
 from tuner.analysis.rotation import ENDED
 from tuner.child.records import SwitchedTo, Window
@@ -160,21 +160,7 @@ def test_a_loss_that_becomes_no_number_in_one_rank_costs_no_process(tmp_path: Pa
     assert one == other and "nan" in {row.split()[-1] for row in one} and "nan" not in one[-1], "they were put back"
 
 
-UNEVEN = """
-import torch.utils.data
-class DistributedSampler(torch.utils.data.SequentialSampler):
-    def __init__(self, data, ranks, rank): super().__init__(range(BATCH * (10 if rank else 15)))
-    def set_epoch(self, epoch): pass
-def joined(loader):
-    with model.join():
-        yield from loader
-for name, module in [*sys.modules.items()]:
-    if name.endswith("child.rank_clock"): module.PATIENCE_S = 2.0
-""".strip()
-
-
 @pytest.mark.slow
 def test_ranks_that_do_not_take_the_same_steps_are_not_switched(tmp_path: Path) -> None:
-    text = ddp(setup=UNEVEN, step="time.sleep(0.01)").replace("in loader:", "in joined(loader):")
-    outcome = run_ranks(tmp_path, text, rotation=(BF16, FUSED), window=TURNS)
+    outcome = run_ranks(tmp_path, joining(), rotation=(BF16, FUSED), window=TURNS)
     assert outcome.reason == RANKS_APART and not any(each.fault == ENDED for each in outcome.rotation), outcome

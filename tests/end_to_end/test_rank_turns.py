@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.rank_scripts import ddp, request_of
+from support.rank_scripts import ddp, joining, request_of
 
 from tuner.analysis.ranks import united
 from tuner.child.records import Block, Phase
@@ -84,30 +84,10 @@ def test_they_train_as_they_do_alone(by_turns: tuple[object, object, list[Path]]
     assert other[: len(first)] == first[: len(other)]
 
 
-UNEVEN = """
-import torch.utils.data
-class DistributedSampler(torch.utils.data.SequentialSampler):
-    def __init__(self, data, ranks, rank): super().__init__(range(BATCH * (10 if rank else 15)))
-    def set_epoch(self, epoch): pass
-def joined(loader):
-    with model.join():
-        yield from loader
-"""
-IMPATIENT = """
-for name, module in [*sys.modules.items()]:
-    if name.endswith("child.rank_clock"): module.PATIENCE_S = 2.0
-"""
-
-
-def _joining() -> str:
-    """Rank 1 has 10 batches an epoch and rank 0 has 15: the last 5 steps of that are rank 0's alone, but for join."""
-    return ddp(setup=UNEVEN + IMPATIENT, step="time.sleep(0.01)").replace("in loader:", "in joined(loader):")
-
-
 @pytest.mark.slow  # unit/child/test_unison.py, unit/runner/test_exchange.py
 def test_ranks_that_do_not_take_the_same_steps_take_no_turns(tmp_path: Path) -> None:
     """At a cut the one would wait for the other, which waits for it in their exchange: nobody's fault."""
-    request = request_of(tmp_path, _joining(), limits=Limits(trial_timeout_s=30))
+    request = request_of(tmp_path, joining(), limits=Limits(trial_timeout_s=30))
     stop, runner = threading.Event(), ProcessRunner()
     try:
         (by_turns,) = runner.run_by_turns([request], stop).outcomes
@@ -118,7 +98,7 @@ def test_ranks_that_do_not_take_the_same_steps_take_no_turns(tmp_path: Path) -> 
 
 @pytest.mark.slow  # those of a round go on alone: unit/study/test_execution.py
 def test_ranks_that_do_not_take_the_same_steps_are_measured_alone(tmp_path: Path) -> None:
-    request = request_of(tmp_path, _joining(), limits=Limits(trial_timeout_s=30))
+    request = request_of(tmp_path, joining(), limits=Limits(trial_timeout_s=30))
     runner = ProcessRunner()
     try:
         alone = runner.run(request, threading.Event())

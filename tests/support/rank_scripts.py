@@ -61,12 +61,32 @@ dist.destroy_process_group()
 """
 
 
+UNEVEN = """
+import torch.utils.data
+class DistributedSampler(torch.utils.data.SequentialSampler):
+    def __init__(self, data, ranks, rank): super().__init__(range(BATCH * (10 if rank else 15)))
+    def set_epoch(self, epoch): pass
+def joined(loader):
+    with model.join():
+        yield from loader
+"""
+IMPATIENT = """
+for name, module in [*sys.modules.items()]:
+    if name.endswith("child.rank_clock"): module.PATIENCE_S = 2.0
+"""
+
+
 def ddp(*, setup: str = "", step: str = "", epoch: str = "", end: str = "", epochs: int = 1000) -> str:
     """The script with these lines at its places."""
     text = DDP.replace("range(EPOCHS)", f"range({epochs})")
     for name, lines, indent in (("SETUP", setup, 0), ("STEP", step, 8), ("EPOCH", epoch, 4), ("END", end, 0)):
         text = text.replace(f"#{name}", f"\n{' ' * indent}".join(lines.splitlines()) or "pass")
     return text
+
+
+def joining() -> str:
+    """Rank 1 has 10 batches an epoch and rank 0 has 15: the last 5 steps of that are rank 0's alone, but for join."""
+    return ddp(setup=UNEVEN + IMPATIENT, step="time.sleep(0.01)").replace("in loader:", "in joined(loader):")
 
 
 def request_of(folder: Path, source: str, config: dict[str, Any] | None = None, **given: Any) -> TrialRequest:

@@ -161,10 +161,9 @@ class OwnCompile:
             facts.left_out[KNOB] = reason
 
     def _why_as_written(self) -> str:
-        modes = sorted({site.mode for site in self.sites})
-        obstacle = next((site.obstacle for site in self.sites if site.obstacle), "")
-        if obstacle or len(modes) > 1:
-            return obstacle or f"the script compiles its models in several modes: {', '.join(modes)}"
+        modes = self._modes
+        if self._obstacle or len(modes) > 1:
+            return self._obstacle or f"the script compiles its models in several modes: {', '.join(modes)}"
         is_off = self._session.knobs.wanted(KNOB) == OFF
         return "" if is_off or compiler.counts().graphs else compiler.why_not_compiled()
 
@@ -176,16 +175,15 @@ class OwnCompile:
         if not self.sites:
             knobs.inapplicable(KNOB, NOT_COMPILED_ITSELF, sites=0)
         elif not knobs.wants(KNOB):
-            knobs.compare(KNOB, ", ".join(sorted({site.mode for site in self.sites})))
+            knobs.compare(KNOB, ", ".join(self._modes))
         else:
             knobs.report(KNOB, self._finding(knobs.requested[KNOB]))
 
     def _finding(self, wanted: Value) -> Finding:
         sites, called = len(self.sites), self._seen_in_training
         changed = sum(not site.obstacle for site in self.sites)
-        obstacle = next((site.obstacle for site in self.sites if site.obstacle), "")
-        if obstacle:
-            return Finding(Evidence.CONTRADICTED, obstacle, None, sites, changed)
+        if self._obstacle:
+            return Finding(Evidence.CONTRADICTED, self._obstacle, None, sites, changed)
         if called and wanted != OFF:
             return compile_finding(called, only_graphs=wanted == CUDA_GRAPHS)
         effect = self.effect()
@@ -198,9 +196,8 @@ class OwnCompile:
     def effect(self) -> Effect:
         """For ``autotune run``."""
         called = self._seen_in_training
-        obstacle = next((site.obstacle for site in self.sites if site.obstacle), "")
-        if not self.sites or obstacle:
-            return Effect(0, obstacle or NOT_COMPILED_ITSELF)
+        if not self.sites or self._obstacle:
+            return Effect(0, self._obstacle or NOT_COMPILED_ITSELF)
         is_off = self._session.knobs.wanted(KNOB) == OFF
         if not called:
             # Lightning calls it in another way, which compiles nothing where nothing was compiled at all.
@@ -211,6 +208,15 @@ class OwnCompile:
         if not sum(seen.of - seen.silent for seen in called):
             return Effect(0, NO_GRADIENT, is_unseen=True)
         return Effect(sum(seen.running for seen in called), not_running(called))
+
+    @property
+    def _obstacle(self) -> str:
+        """Of the first of the script's calls that has one."""
+        return next((site.obstacle for site in self.sites if site.obstacle), "")
+
+    @property
+    def _modes(self) -> list[str]:
+        return sorted({site.mode for site in self.sites})
 
     @property
     def _seen_in_training(self) -> list[CompiledCalls]:
