@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tuner.search.tried import Floats, Indices, Readings
+from tuner.search.tried import Floats, Indices, Readings, Tried
 from tuner.space.resolve import Axis
 
 VALUE_EFFECT, STEP_EFFECT = 0.25, 0.15
@@ -65,7 +65,7 @@ class GainModel:
     are rows of indices into ``axes``.
     """
 
-    def __init__(self, axes: Sequence[Axis], tried: Readings, beside: Readings | None = None) -> None:
+    def __init__(self, axes: Sequence[Axis], tried: Tried, beside: Readings | None = None) -> None:
         self._tables = [_tables(axis) for axis in axes]
         self._factors = [tuple(_factor(table) for table in (main, alike, alike**2)) for main, alike in self._tables]
         self._tried = tried
