@@ -58,6 +58,29 @@ def check_the_rest_of_an_epoch_is_no_stock() -> None:
         assert watch.samples(8) is None
 
 
+def check_an_end_that_comes_as_a_surprise_is_known_the_second_time() -> None:
+    """What is over at the end was taken for a queue that ran empty, as that of a loader that is too slow."""
+    dataset = tf.data.Dataset.range(80).filter(lambda x: x < 80).batch(8).prefetch(1)
+    watch = ReadyWatch(tf)
+
+    def looks(*fetched: int) -> list[float | None]:
+        """What lies ready after so many batches each of a new iteration."""
+        iterator, told, before = iter(dataset), [], 0
+        watch.fetches_from(iterator)
+        for number in fetched:
+            for _ in range(number - before):
+                next(iterator)
+            before = number
+            soon(lambda: read(tf, iterator).batches, int(number < 10))
+            told.append(watch.samples(8))
+        return told
+
+    assert looks(3, 5, 10) == [None, 8, 0], "nobody knew"
+    assert looks(3, 5, 10) == [None, 8, None]
+    assert looks(1) == [None]
+    assert looks(3, 5, 8, 9, 10) == [None, 8, 8, None, None], "an iteration that was broken off says nothing"
+
+
 def check_data_without_an_end_may_stand_still() -> None:
     iterator = iter(tf.data.Dataset.range(80).repeat().batch(8).prefetch(20))
     next(iterator)

@@ -165,7 +165,7 @@ class StepClock:
         if between < MIN_STEPS_BETWEEN_VALIDATIONS and source not in self._set_apart:
             return
         if not self._validating:
-            self._close_block(flagged=False, at=since)
+            self._close_block(flagged=False, at=since, may_end_epoch=True)
             self._validating = True
             self._recorder.emit(TrainingPause(Pause.VALIDATION, begins=True))
         self._may_train = fetched and not self._set_apart
@@ -279,7 +279,7 @@ class StepClock:
         self._may_have_resumed = None
         self._set_apart.clear()
 
-    def _close_block(self, *, flagged: bool, at: float | None = None) -> None:
+    def _close_block(self, *, flagged: bool, at: float | None = None, may_end_epoch: bool = False) -> None:
         if self._lead_in_ends is not None and not flagged:
             self._begin_block_anew()
             return
@@ -287,16 +287,16 @@ class StepClock:
         now = self._clock() if at is None else at
         ready = self.ready() if at is None else self._ready_at_resumption
         self._stock_was_seen |= ready is not None
-        counted = self._counted
-        seconds = now - self._block_started
+        if may_end_epoch and not ready:
+            ready = None  # an epoch that has come to its end leaves nothing, however fast its loader is
+        counted, seconds = self._counted, now - self._block_started
         if not (self._steps or flagged):
             # What an epoch's end costs (the fetch that finds no more data) belongs to the steps, not to validation.
             self._carried_s += max(0.0, seconds)
             self._block_started, self._ready_at_start = now, ready
             return
         if not flagged:
-            seconds += self._carried_s
-            self._carried_s = 0.0
+            seconds, self._carried_s = seconds + self._carried_s, 0.0
         if seconds > 0:
             wait_s = min(counted.wait_s, seconds)
             block = Block(

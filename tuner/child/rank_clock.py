@@ -170,9 +170,9 @@ class RankClock(StepClock):
             alone_s, self._alone_s = self._alone_s, 0.0
         super()._emit(replace(block, at=self.total_steps, alone_s=round(alone_s, 6)))
 
-    def _close_block(self, *, flagged: bool, at: float | None = None) -> None:
+    def _close_block(self, *, flagged: bool, at: float | None = None, may_end_epoch: bool = False) -> None:
         steps, began = self._steps, self._block_started
-        super()._close_block(flagged=flagged, at=at)
+        super()._close_block(flagged=flagged, at=at, may_end_epoch=may_end_epoch)
         seconds = self._block_started - began
         self.unison.patience_s = max(PATIENCE_S, _MOST_LONGER * seconds)
         if self.unison.is_cut and steps and seconds > 0 and not flagged:

@@ -276,6 +276,20 @@ def test_what_lies_ready_is_recorded_at_both_ends_of_a_block(clock: StepClock, t
     assert [b[1:] for b in blocks[:-2]] == [(32.0, 24.0), (24.0, 16.0)]
 
 
+@pytest.mark.parametrize(("left", "told"), [(8.0, 8.0), (0.0, None)])
+def test_what_validation_finds_used_up_may_be_an_epochs_end(
+    clock: StepClock, time: Time, log: Log, left: float, told: float | None
+) -> None:
+    """It was taken for what a loop had lived on, and a rate by turns was told a fifth too low for it."""
+    ready = [16.0]
+    clock.ready = lambda: ready[0]
+    _train(clock, time, 4, 0.06)
+    ready[0] = left
+    clock.validation_begins("val")
+    looks = [(b["flagged"], b["ready_before"], b["ready_after"]) for b in log.of("block")]
+    assert looks == [(False, 16.0, told)]
+
+
 def test_tokens_and_the_beginning_of_an_iteration_go_with_their_batch(clock: StepClock, time: Time, log: Log) -> None:
     _train(clock, time, 1, 0.3)
     clock.add_samples(8, 0.1, 100.0, start_s=0.1)

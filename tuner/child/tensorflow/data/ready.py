@@ -82,21 +82,29 @@ class ReadyWatch:
         self._iterator: Callable[[], DatasetIterator | None] = lambda: None
         self._is_new = True
         self.is_unseen = self.was_seen = False
-        self._made = -1
+        self._made = self._fetched = -1
         self._cardinality = -1
         self._stock: Stock | None = None
+        self._dataset: Callable[[], object] = lambda: None
+        # Of data whose end comes as a surprise: where earlier iterations were seen last, at most.
+        self._seen_until: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
 
     def fetches_from(self, iterator: DatasetIterator) -> None:
         """Training is about to fetch from it, or has."""
         if iterator is self._iterator():
             return
+        before = self._dataset()
+        if before is not None:
+            self._seen_until[before] = max(self._fetched, self._seen_until.get(before, 0))
         self._is_new = True
-        self._made = self._cardinality = -1
+        self._made = self._fetched = self._cardinality = -1
+        self._dataset = lambda: None
         dataset = getattr(iterator, "_dataset", None)
         try:
             self._iterator = weakref.ref(iterator)
             if dataset is not None:
                 self._cardinality = int(dataset.cardinality())
+                self._dataset = weakref.ref(dataset)
         except Exception:
             self.is_unseen = True  # an iterator of the script's own: it must not fail for our sake
 
@@ -110,10 +118,18 @@ class ReadyWatch:
         if stock is None:
             return None
         made = stock.fetched + stock.batches + stock.samples // max(1, batch_size)
-        stands, self._made = made == self._made, made
+        stands, self._made, self._fetched = made == self._made, made, stock.fetched
         is_new, self._is_new = self._is_new, False
-        ended = made >= self._cardinality if self._cardinality >= 0 else stands and self._cardinality == _UNKNOWN
+        ended = made >= self._cardinality if self._cardinality >= 0 else self._may_have_ended(made, stands)
         return None if is_new or ended else float(stock.batches * batch_size + stock.samples)
+
+    def _may_have_ended(self, made: int, stands: bool) -> bool:
+        """Whether nothing may be to come, of data whose length TensorFlow doesn't know."""
+        if self._cardinality != _UNKNOWN:
+            return False
+        dataset = self._dataset()
+        usual = self._seen_until.get(dataset, 0) if dataset is not None else 0
+        return stands or 0 < usual <= made
 
     def capacity(self, batch_size: int) -> int:
         """Batches that can lie ready, as of the last look; 0 where that isn't known."""
