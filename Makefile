@@ -34,7 +34,7 @@ TORCH_XLA ?= torch==2.9.* torch_xla==2.9.*
 
 # What is trained with on JAX beside JAX itself, which `make test` has alone.
 JAX_VENV ?= .venv-jax
-ON_JAX ?= optax flax grain keras
+ON_JAX ?= optax flax equinox grain keras
 
 # Hundreds of processes import the same modules: they are compiled once.
 # Nor may a test lose its asserts.

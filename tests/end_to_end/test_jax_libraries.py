@@ -114,6 +114,42 @@ for x, y in batches():
     print("loss", float(loss).hex())
 assert int(held.gradient_step) == 10
 """
+PARTS_APPLIED = """
+def loss_of(params, x, y):
+    return optax.softmax_cross_entropy_with_integer_labels(x @ params["w"] + params["b"], y).mean()
+params = {"w": jnp.zeros((8, 3)), "b": jnp.zeros(3)}
+optimizer = optax.MultiSteps(optax.adam(1e-2), every_k_schedule=2)
+held = optimizer.init(params)
+gradient = jax.jit(jax.grad(loss_of))
+@jax.jit
+def apply(params, held, gradients):
+    updates, held = optimizer.update(gradients, held, params)
+    return optax.apply_updates(params, updates), held
+for x, y in batches():
+    params, held = apply(params, held, gradient(params, x, y))
+    trained += len(x)
+"""
+SUMMED = """
+def loss_of(params, x, y):
+    return optax.softmax_cross_entropy_with_integer_labels(x @ params["w"] + params["b"], y).mean()
+params = {"w": jnp.zeros((8, 3)), "b": jnp.zeros(3)}
+optimizer = optax.adam(1e-2)
+held = optimizer.init(params)
+@jax.jit
+def accumulate(params, summed, x, y):
+    return jax.tree.map(jnp.add, summed, jax.grad(loss_of)(params, x, y))
+@jax.jit
+def apply(params, held, summed):
+    updates, held = optimizer.update(summed, held, params)
+    return optax.apply_updates(params, updates), held
+summed = jax.tree.map(jnp.zeros_like, params)
+for number, (x, y) in enumerate(batches()):
+    summed = accumulate(params, summed, x, y)
+    if number % 4 == 3:
+        params, held = apply(params, held, summed)
+        summed = jax.tree.map(jnp.zeros_like, params)
+    trained += len(x)
+"""
 TWICE = """
 from flax import linen as nn
 from flax.training import train_state
@@ -210,6 +246,8 @@ SCRIPTS = {
 SEVERAL = {
     "parts, compiled": (PARTS.replace("DECORATED", "@jax.jit"), ("samples", 10, 500)),
     "parts, nothing jitted": (PARTS.replace("DECORATED", ""), ("samples", 10, 500)),
+    "parts, applied by another function": (PARTS_APPLIED, ("samples", 10, 500)),
+    "parts, summed by a compiled function": (SUMMED, ("samples", 5, 500)),
     "gradients for their value": (TWICE, ("samples", 20, 500)),
     "a batch around the loss": (AROUND, ("samples", 20, 500)),
     "two gradients of a batch": (SHARPNESS, ("samples", 21, 530)),  # no update is seen before the first one

@@ -192,7 +192,9 @@ class OwnBatches:
             for place in refuted:
                 del self._tallies[place]
                 self._given_up.add(place)
-            chosen = min(self._tallies.values(), key=_rank, default=None)
+            # What was given once, such as a model that is frozen and as long as a batch, holds none.
+            usual = [t for t in self._tallies.values() if 2 * t.passes > self.passes]
+            chosen = min(usual or self._tallies.values(), key=_rank, default=None)
         if chosen is not self._chosen:
             self.changes += self.passes > 1
             self._chosen = chosen

@@ -47,6 +47,8 @@ class JittedFunction:
     given and gives is what the script wrote. ``is_part``: whether its calls without a gradient are a part of the
     training loop; ``seen_at``: the leading function's calls before the last one of those. ``is_loop``: whether it is a
     loop of JAX's that the script runs outside of any function. ``tells``: whether each of its traces can be seen.
+    ``is_scripts``: whether the script has compiled it; ``gives_numbers``: whether its results, where it takes no
+    gradient, are numbers alone.
     ``team``: functions that train the same parameters by turns, such as one that tells of more every ten steps;
     ``is_alone``: it has left that for good.
     """
@@ -61,7 +63,7 @@ class JittedFunction:
         self.calls = 0
         self.others = 0
         self.carries = False
-        self.is_part = False
+        self.is_part = self.is_scripts = self.gives_numbers = False
         self.is_loop = False
         self.tells = False
         self.seen_at = 0
@@ -76,6 +78,14 @@ class JittedFunction:
         """It was traced by such a call."""
         self.traces.put(args, kwargs, trace)
         self.trains |= trace.trains
+
+    @property
+    def may_validate(self) -> bool:
+        """Whether calls without a gradient may be the script's validation.
+
+        Of a library's own function that the script has compiled only numbers show it: a policy acts by such a one, too.
+        """
+        return not self.is_of_library or (self.is_scripts and self.gives_numbers)
 
     def joins(self, other: JittedFunction) -> None:
         """It goes on where the other one has left off: they are one team once they have often enough."""

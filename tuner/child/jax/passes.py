@@ -29,6 +29,7 @@ class Pass:
     ``owner``: who has taken it. ``found``: the arrays of its batch. ``made``: what it gave, held loosely.
     ``times``: how often it is taken, in a loop of JAX's; 0 where nobody knows that; None outside of one. ``steps``: the
     steps of its call; 0 where nobody knows. ``is_sure``: whether it is taken on all of those arrays, as far as is seen.
+    ``is_part``: whether its function applies no update, where others do.
     """
 
     owner: object
@@ -38,6 +39,7 @@ class Pass:
     made: Sequence[Callable[[], Any]]
     steps: int
     is_sure: bool
+    is_part: bool
 
     def is_on_batch_of(self, other: Pass) -> bool:
         """Whether it is taken on the very arrays that another one of its owner was: at other parameters (SAM)."""
@@ -54,6 +56,31 @@ class Pass:
         return times if math.prod(shape[:dimension]) % times == 0 else self.steps or 1
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """One since the last step. ``sums``: those before it whose results its call was given."""
+
+    taken: Pass
+    sums: list[_Waiting]
+
+    def may_sum(self, other: _Waiting) -> bool:
+        """Whether what it was given of the other one is a sum, and not what that trained."""
+        return other.taken.owner is self.taken.owner or other.taken.is_part
+
+    def is_in(self, held: Collection[int]) -> bool:
+        """Whether its result is among these, by their ids."""
+        return any(id(leaf) in held for made in self.taken.made if (leaf := made()) is not None)
+
+
+def _with_sums(passes: Sequence[_Waiting], is_used: Callable[[_Waiting], bool]) -> list[_Waiting]:
+    """Those that are used, and those that these sum: of the same function, or of one that applies no update."""
+    used = {id(each) for each in passes if is_used(each)}
+    for each in reversed(passes):
+        if id(each) in used:
+            used.update(id(summed) for summed in each.sums if each.may_sum(summed))
+    return [each for each in passes if id(each) in used]
+
+
 class Passes:
     """Of one trial. ``told``, ``untold``: gradients whose samples are known, and others.
 
@@ -68,33 +95,40 @@ class Passes:
         self.differing: list[int] = []
         self._usual_rows: dict[int, int] = {}
         self._dimensions: dict[tuple[str, int], int] | None = None
-        self._waiting: list[Pass] = []
+        self._waiting: list[_Waiting] = []
+        self._applied: list[_Waiting] = []
 
-    def add(self, taken: Pass) -> None:
-        """A gradient was taken."""
-        if len(self._waiting) < MOST_PASSES:
-            self._waiting.append(taken)
+    def add(self, taken: Pass, given: Callable[[], Collection[Any]]) -> None:
+        """A gradient was taken, by a call that was ``given`` these."""
+        if len(self._waiting) + len(self._applied) < MOST_PASSES:
+            held = {id(leaf) for leaf in given()} if self._waiting else set[int]()
+            self._waiting.append(_Waiting(taken, [each for each in self._waiting if each.is_in(held)]))
 
     def keep_used(self, given: Callable[[], Collection[Any]]) -> None:
         """An update is about to be applied to what is ``given``: a gradient that isn't in it was taken for its value.
 
-        Where none of them is in it, they were summed.
+        It may be in it by way of others, which summed them. Where none of them is in it, something else has.
         """
-        if len(self._waiting) < 2:
-            return
-        held = {id(leaf) for leaf in given()}
-        used = [each for each in self._waiting if any(id(leaf) in held for leaf in (made() for made in each.made))]
-        self._waiting = used or self._waiting
+        if len(self._waiting) > 1:
+            held = {id(leaf) for leaf in given()}
+            self._waiting = _with_sums(self._waiting, lambda each: each.is_in(held)) or self._waiting
+        self._applied += self._waiting
+        self._waiting = []
+
+    def forget_applied(self) -> None:
+        """The update was another one than those that are counted."""
+        self._applied = []
 
     def forget(self) -> None:
         """Another function is counted from here on."""
-        self._waiting = []
+        self._waiting, self._applied = [], []
 
     def step_ends(self, owner: object) -> None:
         """A step is about to be counted: it was taken on those of this owner."""
         self.session.feeds.stepped(FRAMEWORK)
-        passes, self._waiting = self._waiting, []
-        own = [each for each in passes if each.owner is owner]
+        passes = [*self._applied, *self._waiting]
+        self.forget()
+        own = [each.taken for each in _with_sums(passes, lambda each: each.taken.owner is owner)]
         for number, each in enumerate(own):
             if not any(map(each.is_on_batch_of, own[max(0, number - MOST_AGAIN) : number])):
                 self._count(each)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import weakref
 from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any
 
-from ..call_sites import frames
+from ..call_sites import frames, is_library
 from ..patches import patch
 from ..session import Session
 from .functions import Jitted, JittedFunction, Kept, Seen, can_be_seen, is_foreign
@@ -23,6 +24,8 @@ _OTHER_GRADIENTS = ("vjp", "linearize")
 _EVERY = "_autotune_every"
 LIBRARIES = frozenset({"jax", "jaxlib", "optax", "flax", "haiku", "equinox"})
 """What is made by them, or by classes of theirs, holds a model or an optimizer."""
+_COMPILES_FOR_IT = os.path.join("-packages", "equinox", "")
+"""What this library compiles for the one who calls it is that one's."""
 MOST_PARTS = 64
 """Of a structure around a function: a longer one is no batch, and takes time to look through."""
 
@@ -79,6 +82,7 @@ class Instrumentation:
             return make(fun)
         seen = self._seen.of(fun) if can_be_seen(fun) else None
         function = self._functions.of(fun) if seen is None else seen.function
+        function.is_scripts = _is_the_scripts_call()
         jitted = make(fun if seen is None else seen)
         statics = getattr(jitted, "_jit_info", None)
         function.traces.static_numbers.update(getattr(statics, "static_argnums", ()))
@@ -270,6 +274,12 @@ def _chooses_nothing(value: Any) -> bool:
     if getattr(value, "__dict__", None) == {} and not hasattr(type(value), "__slots__"):
         return True  # an object of the script's that holds nothing
     return any(base.__module__.partition(".")[0] in LIBRARIES for base in type(value).__mro__)
+
+
+def _is_the_scripts_call() -> bool:
+    """Whether the script compiles, by itself or by a library that compiles for it."""
+    caller = next((name for name, _ in frames() if _COMPILES_FOR_IT not in name), "")
+    return not is_library(caller)
 
 
 def _within_keras() -> bool:

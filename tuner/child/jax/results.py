@@ -15,8 +15,13 @@ MOST_PARAMETERS = 256
 
 def references_to(leaves: Leaves, result: Any) -> list[Callable[[], Any]]:
     """References to an array at each end of a result; each gives None once it is gone, or was given away."""
+    return list(map(_alive, ends_of(leaves, result)))
+
+
+def ends_of(leaves: Leaves, result: Any) -> list[weakref.ref[Any]]:
+    """The same of arrays that may have been given away: by their identity alone."""
     ends = [_end_of(leaves, result, last=last) for last in (False, True)]
-    return [_alive(weakref.ref(leaf)) for leaf in ends if hasattr(leaf, "is_deleted")]
+    return [weakref.ref(leaf) for leaf in ends if hasattr(leaf, "is_deleted")]
 
 
 def still_there(leaf: Any) -> bool:

@@ -22,6 +22,8 @@ ELEMENTS = 61
 """About so many tell whether an array holds what it held: a prime number, or they would all be from one column."""
 AROUND = " around"
 """Ends the names of what a function closes over, among those of its arguments."""
+_KEYS = "key<"
+"""Begins the types of keys for random numbers."""
 
 
 @dataclass(frozen=True)
@@ -279,7 +281,12 @@ def without_models(leaves: Leaves, around: Keywords, trained: Collection[Aval]) 
 
 
 def _is_key(shape: tuple[int, ...], dtype: str) -> bool:
-    return dtype.startswith("key<") or (dtype == "uint32" and shape[-1:] == (2,))
+    return dtype.startswith(_KEYS) or (dtype == "uint32" and shape[-1:] == (2,))
+
+
+def is_number(leaf: Any) -> bool:
+    """Whether it has no dimensions, and isn't a key for random numbers."""
+    return not shape_of(leaf) and not str(getattr(leaf, "dtype", "")).startswith(_KEYS)
 
 
 def may_choose(leaf: Any, *, is_given: bool) -> bool:

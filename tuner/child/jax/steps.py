@@ -23,8 +23,8 @@ from .functions import JittedFunction
 from .givers import look_at_givers
 from .losses import number_of, place_of
 from .passes import Pass, Passes
-from .results import Awaited, Newest, references_to, still_there
-from .rows import LOOKS, Found, Outputs, Rows, without_models
+from .results import Awaited, Newest, ends_of, references_to, still_there
+from .rows import LOOKS, Found, Outputs, Rows, is_number, without_models
 from .traces import Trace, leaves_at, places_of
 from .tracing import Tracing
 from .types import Arguments, Aval, Call, Keywords, aval_of, shape_of
@@ -134,6 +134,8 @@ class StepWatch:
             self._call_ended(function, expected or Trace(), args, kwargs, result)
         else:
             function.others += 1
+            if function.others <= LOOKS:
+                function.gives_numbers = all(map(is_number, self.leaves(result)))
             if function.is_plain and function.others <= LOOKS and self.session.measuring:
                 self._other_outputs.put(function, result)
         if function.last.parts != 1 and not function.last.updates:
@@ -145,7 +147,7 @@ class StepWatch:
             self._gradient_begins(lambda: self._given_to(expected, args, kwargs), (args, kwargs))
         elif expected.updates:
             self.passes.keep_used(lambda: self.leaves((args, kwargs)))
-        elif function.others and self.session.measuring and not function.is_of_library:
+        elif function.others and self.session.measuring and function.may_validate:
             if function.is_plain and function.others <= LOOKS:  # rollouts go on from where they were
                 given = (self._other_outputs.giver_of(leaf) for _, leaf in places_of(self.leaves, args, kwargs))
                 function.is_part |= any(giver is function for giver in given)
@@ -159,9 +161,13 @@ class StepWatch:
         return list(leaves_at(self.leaves, args, kwargs, trace.places))
 
     def _may_validate(self, function: JittedFunction, args: Arguments, kwargs: Keywords) -> None:
-        """A function without a gradient is called between steps. A step is here a call of the leading function."""
+        """A function without a gradient is called between steps. A step is here a call of the leading function.
+
+        Of one that gives numbers alone, no data that could be trained on, it is each of those of such a call.
+        """
         clock = self.session.clock
-        since, function.seen_at = self._leading - function.seen_at, self._leading
+        now = clock.total_steps if function.gives_numbers else self._leading
+        since, function.seen_at = now - function.seen_at, now
         if since < MIN_STEPS_BETWEEN_VALIDATIONS and not clock.validating:
             return
         self._due = args, kwargs  # the loss isn't read from those
@@ -204,7 +210,8 @@ class StepWatch:
                 found = function.rows.of(args, kwargs, trace.parameters)
             whole = leaves_at(self.leaves, args, kwargs, trace.whole)
             is_sure = not function.rows.stay or function.rows.are_whole(found, list(whole))
-            self._count(function, [each.of_members(trace.members) for each in found], result, trace, is_sure)
+            batch = [each.of_members(trace.members) for each in found]
+            self._count(function, batch, result, (args, kwargs), is_sure=is_sure)
             if not trace.loss_is_known:
                 paths = self.jax.tree_util.tree_flatten_with_path(result)[0]
                 trace.loss = place_of(None, paths, function.rows.devices)
@@ -240,7 +247,7 @@ class StepWatch:
         result = execute()
         if self.session.measuring:
             is_sure = not eager.rows.stay or eager.rows.are_whole(found, self.leaves((given, kwargs)))
-            self._count(eager, found, result, Trace(), is_sure)
+            self._count(eager, found, result, (trained, given, kwargs), is_sure=is_sure)
         made = references_to(self.leaves, result)
         self.newest.put(eager, made)
         self.devices.ran(eager, [each() for each in made])
@@ -322,6 +329,7 @@ class StepWatch:
             self._leader.leads(leader)
         elif not self._leader.leads(key):
             self.beside[name] = self.beside.get(name, 0) + 1
+            self.passes.forget_applied()
             return
         self._stepping = key
         self._leading += 1
@@ -348,13 +356,15 @@ class StepWatch:
         finally:
             self.result = None
 
-    def _count(self, owner: Owner, found: list[Found], result: Any, trace: Trace, is_sure: bool) -> None:
+    def _count(self, owner: Owner, found: list[Found], result: Any, given: Any, *, is_sure: bool) -> None:
         """The samples of a gradient; of several functions in a step the first one's."""
         if self._counting is None or (isinstance(owner, JittedFunction) and owner.follows(self._counting)):
             self._counting = owner
+        trace = owner.last if isinstance(owner, JittedFunction) else Trace()
         times = trace.passes if trace.is_in_loop else None
-        made = references_to(self.leaves, result)
-        self.passes.add(Pass(owner, owner.name, found, times, made, trace.steps, is_sure))
+        is_part = self._any_update and not trace.updates
+        taken = Pass(owner, owner.name, found, times, ends_of(self.leaves, result), trace.steps, is_sure, is_part)
+        self.passes.add(taken, lambda: self.leaves(given))
 
     # what the clock asks
 
