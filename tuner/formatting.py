@@ -201,6 +201,7 @@ def screened_text(screened: Screened) -> str:
     amount = f"{number_text(screened.samples)} {screened.unit}"
     seeds = count_text(screened.seeds, "seed")
     basis = f"{seeds}, {amount} each" if screened.seeds else f"no config was run; the script as written over {amount}"
+    basis = f"{basis}, with no time left for more" if screened.lacked_time else basis
     decides = f"{screened.would_decide} would decide it" if screened.would_decide else ""
     return f"{said[screened.verdict]}: {'; '.join(text for text in (*parts, screened.reason, basis, decides) if text)}"
 

@@ -96,7 +96,8 @@ class Screened:
     are those of a screen that the script as written alone showed to be of no use. ``would_decide`` says for people what
     else would tell, where the verdict is inconclusive. ``efficiency`` is the share of the samples as from which the
     config learns, with its 95% interval; None where that can't be read. ``by_time``: it was held to reaching a loss
-    sooner, by the speed of its trial, and not to learning as well from each sample.
+    sooner, by the speed of its trial, and not to learning as well from each sample. ``lacked_time``: what would have
+    followed, more seeds or a longer screen, had no time; the verdict is inconclusive for that.
     """
 
     config: Config
@@ -109,6 +110,7 @@ class Screened:
     would_decide: str = ""
     efficiency: Ratio | None = None
     by_time: bool = False
+    lacked_time: bool = False
 
 
 def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples: int) -> Screened:

@@ -160,8 +160,11 @@ def _unproven(result: StudyResult) -> list[str]:
     failed = any(t.phase is Phase.FINALS and t.config and t.outcome and not t.outcome.complete for t in result.trials)
     ended = "no time left to prove it"
     unscreened = any(s.config == best.config and not s.seeds for s in result.screened)
+    no_time = any(s.config == best.config and s.lacked_time for s in result.screened)
     if result.interrupted:
         ended = "the study ended before the finals finished"
+    elif no_time:
+        ended = "no time left to compare how it learns, and to prove it"
     elif unscreened:
         ended = "a screen can't tell how it learns, since the script as written shows too little"
     elif rejected:

@@ -162,7 +162,7 @@ class StudyTime:
 
     def proof_s(self, config: Config, run_s: float = 0.0, rounds: int = FEWEST_ROUNDS) -> float:
         """What is left to run of a proof: of the screen where one is due, and of so many rounds of the finals."""
-        return self._screens_s(config) + self.finals_s(config, max(0, rounds - self._rounds_done(config)), run_s)
+        return self._screens_s(config) + self.finals_s(config, max(0, rounds - self.rounds_done(config)), run_s)
 
     def _screens_s(self, config: Config) -> float:
         """What is left to run of the config's screen; 0 where none is due."""
@@ -174,7 +174,7 @@ class StudyTime:
         runs = [(one, seed) for seed in range(1, SEEDS + 1) for one in (BASELINE, config)]
         return sum(self.runs.screen_s(run[0], samples) for run in runs if run not in done)
 
-    def _rounds_done(self, config: Config) -> int:
+    def rounds_done(self, config: Config) -> int:
         """The rounds of the config's last finals that have been run."""
         finals = [trial for trial in self.trials if trial.phase is Phase.FINALS and trial.config == config]
         return sum(trial.group == finals[-1].group for trial in finals)

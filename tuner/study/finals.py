@@ -54,22 +54,6 @@ def hold(study: StudyContext, schedule: Schedule, judge: Judge) -> Winner | None
         schedule = extended
 
 
-def note_lack_of_time(study: StudyContext, fastest: Trial, winner: Winner | None) -> None:
-    """Names the budget that would do, where nothing but time was lacking to prove the fastest config."""
-    screened = [result.config for result in study.screened]
-    lacked = winner is None if fastest in study.fit else fastest.config not in screened
-    failed = fastest.config in failed_in(study.trials, study.plan.objective)
-    if study.budget.seconds is None or not lacked or failed:
-        return
-    # A study that goes on measures the script as written once more.
-    time = study.time
-    wanted_s = study.budget.elapsed(time.now) + time.runs.trial_s() + time.proof_s(fastest.config)
-    study.note(
-        f"with --budget {math.ceil(wanted_s / 60) + 1}m the same command goes on, and has the time to prove"
-        f" {config_text(fastest.config)}"
-    )
-
-
 def verdict_so_far(study: StudyContext) -> Winner | None:
     """What a study that was stopped had proven by then, in these finals or earlier ones; None where it has nothing.
 

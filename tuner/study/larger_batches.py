@@ -33,6 +33,7 @@ _AS_WRITTEN = Ratio(1.0, 1.0, 1.0)
 TOO_LITTLE = "it learns too little from each sample for its speed"
 UNTOLD = "its screen can't tell how it learns"
 GOES_ON = "the same command with a larger --budget goes on"
+UNCOMPARED = f"no time left to compare how it learns, and to prove it ({GOES_ON})"
 UNSCREENED = "how it learns isn't compared (--max-loss-increase off)"
 
 
@@ -192,7 +193,7 @@ def _unfit(study: StudyContext, candidates: Sequence[Trial], told: dict[int, Scr
     """The fastest of those that no finals follow for, and why."""
     screened = {trial.number: trial for trial in candidates if trial.number in told}
     if not screened:
-        return _single(study, candidates[0], f"no time left to compare how it learns, and to prove it ({GOES_ON})")
+        return _single(study, candidates[0], UNCOMPARED)
 
     def hopes(number: int) -> tuple[bool, float]:
         return told[number].verdict is not Noninferiority.FAIL, _expected(study, screened[number], told[number])
@@ -203,6 +204,8 @@ def _unfit(study: StudyContext, candidates: Sequence[Trial], told: dict[int, Scr
         why = NO_SOONER
     elif result.verdict is Noninferiority.FAIL:
         why = TOO_LITTLE if result.efficiency is not None else "it fails its screen"
+    elif result.lacked_time:
+        why = UNCOMPARED
     else:
         why = UNTOLD if result.efficiency is None else "it isn't shown to learn enough from each sample for its speed"
     return _single(study, screened[number], why, result)

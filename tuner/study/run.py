@@ -23,7 +23,7 @@ from tuner.study.budget import Budget
 from tuner.study.closing import result_of
 from tuner.study.context import StudyContext
 from tuner.study.execution import TrialExecutor
-from tuner.study.finals import note_lack_of_time, run_finals, verdict_so_far
+from tuner.study.finals import run_finals, verdict_so_far
 from tuner.study.identity import check_identity, check_modules, identity_of, keeping_batch_by
 from tuner.study.larger_batches import larger_so_far, prove_larger, set_aside
 from tuner.study.plan import StudyPlan
@@ -33,6 +33,7 @@ from tuner.study.screens import screen_candidates
 from tuner.study.search import search
 from tuner.study.search_space import resolve_space
 from tuner.study.trials import TrialStore
+from tuner.study.unproven import note_lack_of_time
 
 
 def run_study(

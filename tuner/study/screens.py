@@ -12,7 +12,6 @@ from tuner.analysis.accuracy import (
     Screened,
     is_settled,
     judge,
-    metrics_in,
     untold,
 )
 from tuner.analysis.checks import Pair
@@ -29,10 +28,10 @@ from tuner.search.leaner import Leaner
 from tuner.search.proven_first import candidates_of
 from tuner.search.twins import tells_no_more
 from tuner.storage.database import NewTrial
-from tuner.storage.folder import LOG, trial_folder
 from tuner.study.budget import FEWEST_ROUNDS, keeping_batch, larger_step
 from tuner.study.context import StudyContext
 from tuner.study.lengths import screen_lengths, screened_samples
+from tuner.study.metrics import metrics_of
 from tuner.study.schedules import Contest, going_on
 
 CANDIDATES = 3
@@ -54,15 +53,17 @@ def screen_candidates(study: StudyContext) -> tuple[Trial, ...]:
     history = History(study.space, plan.objective, study.trials)
     candidates = candidates_of(history, kept, study.tiers, going_on=continued)
     told = _told_by_better(study, continued, history, Leaner(history))
-    if candidates and not _gives_way(study, history, candidates[0], candidates[1:], told):
+    if candidates and _gives_way_to(study, history, candidates[0], candidates[1:], told) is None:
         _say_which_is_first(study, history, candidates)
     study.screened = tuple(_screens(study, history, candidates, told))
     passed = [screened.config for screened in study.screened if screened.verdict is Noninferiority.PASS]
     may_meet = [one for one in candidates if not study.time.needs_screen(one.config) or one.config in passed]
     fit: list[Trial] = []
     for number, trial in enumerate(may_meet, 1):
-        gives_way = not fit and _gives_way(study, history, trial, may_meet[number:], told)
-        if not (gives_way or told(trial, [one.config for one in fit])):
+        instead = None if fit else _gives_way_to(study, history, trial, may_meet[number:], told)
+        if instead is not None:
+            _note_way_given(study, trial, instead)
+        elif not told(trial, [one.config for one in fit]):
             fit.append(trial)
     study.fit = tuple(fit)
     _add_left_open(study, kept, continued)
@@ -115,12 +116,12 @@ def _has_time_beside(study: StudyContext, trial: Trial) -> bool:
     """
     if study.time.left_s is None:
         return False
-    missing_s = 0.0
+    screens_s = 0.0
     if study.time.needs_screen(trial.config):
-        missing_s = _missing_s(study, trial, SEEDS, lengths_of(study, trial)[0])
+        screens_s = missing_s(study, trial, SEEDS, lengths_of(study, trial)[0])
     configs = [BASELINE, *(one.config for one in study.fit), trial.config]
     rounds = study.plan.most_rounds if study.fit else study.time.rounds_to_tell()
-    return study.time.fits(missing_s + rounds * study.time.runs.round_s(configs))
+    return study.time.fits(screens_s + rounds * study.time.runs.round_s(configs))
 
 
 def limits_of(study: StudyContext, candidate: Trial) -> AccuracyLimits:
@@ -173,9 +174,15 @@ def _screens(
     for number, trial in enumerate(candidates, 1):
         if len(fit) >= study.plan.finalists:
             break
-        if told(trial, fit) or (not fit and _gives_way(study, history, trial, candidates[number:], told)):
+        if told(trial, fit):
             continue
-        if not study.time.needs_screen(trial.config):
+        needs_screen = study.time.needs_screen(trial.config)
+        instead = None if fit else _gives_way_to(study, history, trial, candidates[number:], told)
+        if instead is not None:
+            if needs_screen:  # of the others it is asked again, once it is known how those learn
+                _note_way_given(study, trial, instead)
+            continue
+        if not needs_screen:
             fit.append(trial.config)
             continue
         if len(screened) >= CANDIDATES * study.plan.finalists or any(not result.seeds for result in screened):
@@ -196,24 +203,29 @@ def _screens(
     return screened
 
 
-def _gives_way(
+def _note_way_given(study: StudyContext, candidate: Trial, instead: Trial) -> None:
+    first, other = config_text(candidate.config), config_text(instead.config)
+    study.note(f"{first} gives way to {other}: its proof may not fit into the time that is left")
+
+
+def _gives_way_to(
     study: StudyContext, history: History, candidate: Trial, others: Sequence[Trial],
     told: Callable[[Trial, Sequence[Config]], bool],
-) -> bool:  # fmt: skip
-    """Whether the candidate's proof isn't sure to fit into what is left, and is one of another that is worth as much.
+) -> Trial | None:  # fmt: skip
+    """The one whose proof is sure to fit into what is left, where the candidate's isn't, and which is worth as much.
 
     As much as what may be proven with a chance of about one half: the square of the gain to expect of it is as large.
     Any other is worth as much as one whose finals can't come off. One with which finals have begun stays in them.
     """
     proof_s, time = _proof_s(study, candidate), study.time
     if candidate.number in going_on(study, Contest.KEEPING) or time.is_sure_to_fit(proof_s):
-        return False
+        return None
     instead = [other for other in others if not told(other, [])]
     if proof_s <= time.finals_s(candidate.config, FEWEST_ROUNDS) and not time.may_fit(proof_s):
-        return any(time.may_fit(_proof_s(study, other)) for other in instead)
+        return next((other for other in instead if time.may_fit(_proof_s(study, other))), None)
     gain = history.expected(candidate) or 1.0
     worth = [other for other in instead if (history.expected(other) or 1.0) ** 2 >= gain]
-    return any(time.is_sure_to_fit(_proof_s(study, other)) for other in worth)
+    return next((other for other in worth if time.is_sure_to_fit(_proof_s(study, other))), None)
 
 
 def _proof_s(study: StudyContext, candidate: Trial) -> float:
@@ -222,10 +234,10 @@ def _proof_s(study: StudyContext, candidate: Trial) -> float:
     finals_s = study.time.finals_s(candidate.config, FEWEST_ROUNDS)
     if not study.time.needs_screen(candidate.config) or screen_of(study, candidate) is not None:
         return finals_s
-    return finals_s + _missing_s(study, candidate, SEEDS, samples)
+    return finals_s + missing_s(study, candidate, SEEDS, samples)
 
 
-def _missing_s(study: StudyContext, candidate: Trial, seeds: int, samples: int) -> float:
+def missing_s(study: StudyContext, candidate: Trial, seeds: int, samples: int) -> float:
     """What the runs of so many seeds of its screen take that aren't in the record."""
     if _is_settled_by_record(study, candidate, samples):
         return 0.0
@@ -240,12 +252,12 @@ def _leaves_time_for_finals(study: StudyContext, candidates: Sequence[Trial]) ->
     """
     last = candidates[-1]
     known = screen_of(study, last) is not None
-    missing_s = 0.0 if known else _missing_s(study, last, SEEDS, lengths_of(study, last)[0])
-    if not missing_s:
+    screens_s = 0.0 if known else missing_s(study, last, SEEDS, lengths_of(study, last)[0])
+    if not screens_s:
         return True
     configs = [BASELINE, *(candidate.config for candidate in candidates)]
     finals_s = study.time.rounds_to_tell() * study.time.runs.round_s(configs)
-    return study.time.fits(missing_s + finals_s)
+    return study.time.fits(screens_s + finals_s)
 
 
 def screen_of(study: StudyContext, candidate: Trial) -> Screened | None:
@@ -267,7 +279,7 @@ def screen_of(study: StudyContext, candidate: Trial) -> Screened | None:
 
 def note_unseen(study: StudyContext, baseline: Trial) -> None:
     """Says at once which bounded metrics the script as written didn't give: a screen of them would show nothing."""
-    unseen = study.plan.accuracy.unseen(_metrics(study, baseline)[1])
+    unseen = study.plan.accuracy.unseen(metrics_of(study, baseline)[1])
     if unseen:
         study.note(f"no screen can pass as long as this is so: {unseen}")
 
@@ -282,7 +294,7 @@ def screen(study: StudyContext, candidate: Trial) -> Screened | None:
     nothing: Screened | None = None
     for samples in lengths_of(study, candidate):
         if _lacks_time(study, candidate, SEEDS, samples):
-            break
+            return replace(nothing, lacked_time=True) if nothing is not None else None
         first = study.run_once(_runs(study, candidate, 1, samples)[0])
         as_written = [_paired(study, 1, first, first)]
         nothing = untold(candidate.config, as_written, limits, samples)
@@ -294,12 +306,18 @@ def screen(study: StudyContext, candidate: Trial) -> Screened | None:
 
 
 def _compared(study: StudyContext, candidate: Trial, samples: int) -> Screened | None:
-    """The verdict; None where runs take so long that there is no time for the fewest, and for a proof after them."""
+    """The verdict; None where runs take so long that there is no time for the fewest, and for a proof after them.
+
+    After the fewest it may be left open for lack of time alone.
+    """
     pairs: list[Pair] = []
     for count in (SEEDS, MOST_SEEDS):
         for seed in range(len(pairs) + 1, count + 1):
             if _lacks_time(study, candidate, count, samples):
-                return _judged(study, candidate, pairs[:SEEDS], samples) if len(pairs) >= SEEDS else None
+                if len(pairs) < SEEDS:
+                    return None
+                judged = _judged(study, candidate, pairs[:SEEDS], samples)
+                return replace(judged, lacked_time=judged.verdict is Noninferiority.INCONCLUSIVE)
             pairs.append(_pair(study, candidate, seed, samples))
             if is_settled(candidate.config, pairs):
                 return _judged(study, candidate, pairs, samples)
@@ -326,9 +344,9 @@ def _lacks_time(study: StudyContext, candidate: Trial, seeds: int, samples: int)
 
     What the runs so far have settled lacks none: a study that is derived again comes to the same verdict.
     """
-    missing_s = _missing_s(study, candidate, seeds, samples)
+    screens_s = missing_s(study, candidate, seeds, samples)
     finals_s = study.time.finals_s(candidate.config, FEWEST_ROUNDS)
-    return missing_s > 0 and not study.time.may_fit(finals_s, missing_s)
+    return screens_s > 0 and not study.time.may_fit(finals_s, screens_s)
 
 
 def _is_settled_by_record(study: StudyContext, candidate: Trial, samples: int) -> bool:
@@ -367,25 +385,5 @@ def _pair(study: StudyContext, candidate: Trial, seed: int, samples: int) -> Pai
 
 def _paired(study: StudyContext, seed: int, before: Trial, after: Trial) -> Pair:
     assert before.outcome is not None and after.outcome is not None
-    (firsts, lasts), (_, ends) = _metrics(study, before), _metrics(study, after)
+    (firsts, lasts), (_, ends) = metrics_of(study, before), metrics_of(study, after)
     return Pair(seed, before.outcome, after.outcome, lasts, ends, firsts)
-
-
-def _metrics(study: StudyContext, trial: Trial) -> tuple[dict[str, float], dict[str, float]]:
-    """The first value of each metric that was given more than once, and the last one of each."""
-    measurement = trial.outcome.measurement if trial.outcome is not None else None
-    firsts = dict(measurement.first_metrics) if measurement is not None else {}
-    lasts = dict(measurement.metrics) if measurement is not None else {}
-    if not study.plan.accuracy.patterns:
-        return firsts, lasts
-    log = trial_folder(study.plan.folder, trial.number) / LOG
-    try:
-        text = log.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return firsts, lasts
-    for name, values in metrics_in(text, study.plan.accuracy.patterns).items():
-        lasts[name] = values[-1]
-        firsts.pop(name, None)
-        if len(values) > 1:
-            firsts[name] = values[0]
-    return firsts, lasts

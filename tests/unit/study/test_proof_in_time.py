@@ -14,9 +14,12 @@ from support.ran import of
 from support.turning import studied
 
 from tuner.analysis.accuracy import AccuracyLimits
-from tuner.events import Noted
+from tuner.analysis.stats import Noninferiority
+from tuner.events import Event, Noted
 from tuner.knowledge import Knowledge
 from tuner.model import Config, Outcome, Phase, Verdict
+from tuner.report.summary import summary
+from tuner.result import StudyResult
 from tuner.runner.request import TrialRequest
 from tuner.study import context
 from tuner.study.lengths import FEWEST_SHORT_TURNS, SHORT_TURN_S
@@ -73,6 +76,62 @@ def test_a_candidate_whose_proof_fits_goes_before_one_that_takes_longer_without_
     assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED
     assert result.winner.config == {"workers": 2} and result.seconds <= budget_s
     assert any("--budget" in note.text and "precision=bf16" in note.text for note in of(events, Noted))
+
+
+def test_one_that_passed_its_screen_and_then_gives_way_is_named_with_the_budget_that_would_prove_it(
+    tmp_path: Path,
+) -> None:
+    """Runs of its screen take twice as long as foreseen: 40 s are left for three rounds, which the other one fits in.
+    Nothing said that it was found, and had passed.
+    """
+
+    def slow_screens(request: TrialRequest) -> float:
+        is_screen = bool(request.window.until_samples)
+        return 20.0 if is_screen and request.config.get("precision") == "bf16" else seconds_of(request)
+
+    budget_s = 3 * 10.0 + 2 * LATE_S + 10.0 + 160.0
+    limits = AccuracyLimits(samples=1000)
+    result, events = studied(tmp_path, speeds, seconds_of=slow_screens, budget_s=budget_s, trials=6, accuracy=limits)
+    both = Config(workers=2, precision="bf16")
+    assert [(each.config, each.verdict) for each in result.screened] == [(both, Noninferiority.PASS)]
+    assert result.winner is not None and result.winner.config == {"workers": 2}
+    notes = [note.text for note in of(events, Noted)]
+    assert any("--budget" in note and "precision=bf16" in note for note in notes)
+    assert sum("workers=2 precision=bf16 gives way to workers=2:" in note for note in notes) == 1
+
+
+def test_a_screen_that_lacks_the_time_for_more_seeds_is_no_verdict_on_how_a_config_learns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three seeds leave open whether it learns as well, and there is no time for six."""
+    usual, losses = worlds.measured, random.Random(3)
+
+    def of_loose_losses(rate: float, wait: float) -> Outcome:
+        """The last loss differs from seed to seed by some tenths of the way down."""
+        outcome = usual(rate, wait)
+        assert outcome.measurement is not None
+        end = losses.uniform(0.6, 1.0)
+        curve = worlds.series(2.0 - (2.0 - end) * step / 59 for step in range(60))
+        return replace(outcome, measurement=replace(outcome.measurement, losses=(curve,)))
+
+    monkeypatch.setattr(worlds, "measured", of_loose_losses)
+
+    def within(budget_s: float) -> tuple[StudyResult, list[Event]]:
+        return studied(
+            tmp_path / f"{budget_s:.0f}", speeds, seconds_of=lambda request: 10.0, budget_s=budget_s, trials=4,
+            accuracy=AccuracyLimits(samples=1000), selection=("precision",),
+        )  # fmt: skip
+
+    result, events = within(4 * 10.0 + 135.0)
+    [screened] = result.screened
+    assert (screened.verdict, screened.seeds, screened.lacked_time) == (Noninferiority.INCONCLUSIVE, 3, True)
+    said = summary(result, {}, "")
+    assert "not proven: no time left to compare how it learns" in said
+    assert "3 seeds, 1,000 samples each, with no time left for more" in said
+    named = next(note.text for note in of(events, Noted) if "--budget" in note.text)
+    minutes = int(named.split("--budget ")[1].split("m ")[0])
+    longer, _ = within(60.0 * minutes)
+    assert [(one.seeds, one.lacked_time) for one in longer.screened] == [(6, False)]
 
 
 def test_a_much_better_candidate_is_tried_all_the_same(tmp_path: Path) -> None:
