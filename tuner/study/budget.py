@@ -20,7 +20,7 @@ from tuner.search.rotation import loader_knobs
 from tuner.space.resolve import ResolvedSpace
 from tuner.study.lengths import screen_lengths, screened_samples, window_s
 from tuner.study.plan import StudyPlan
-from tuner.study.run_times import RunTimes, compiled_setting
+from tuner.study.run_times import RunTimes, Together, any_together, compiled_setting
 
 FINALS_SHARE = 0.2
 LARGEST_SHARE_UNFOUND = 0.5
@@ -118,7 +118,8 @@ class StudyTime:
     """What is left of a study's time at ``now``, and the seconds that its runs will take by those that were run.
 
     ``trials`` are the finished ones of every phase; ``space`` is None before the search space is known. ``by_turns``:
-    whether trials take turns, and ``turn_s`` how long these are where no config has another loader.
+    whether trials take turns where they may be alive ``together``, and ``turn_s`` how long these are where no config
+    has another loader.
     """
 
     plan: StudyPlan
@@ -128,6 +129,7 @@ class StudyTime:
     space: ResolvedSpace | None
     by_turns: bool = False
     turn_s: float | None = None
+    together: Together = any_together
 
     @property
     def left_s(self) -> float | None:
@@ -138,23 +140,23 @@ class StudyTime:
         """Whether so much fits into what is left."""
         return self.left_s is None or self.left_s >= seconds
 
-    def may_fit(self, finals_s: float, screens_s: float = 0.0) -> bool:
-        """Whether finals of the fewest rounds that are foreseen to take so long, and screens before them, may come off
-        in what is left: as ``is_sure_to_fit`` once a round of finals has shown what one takes.
+    def may_fit(self, finals_s: float, screens_s: float = 0.0, *, of: Sequence[Config] = ()) -> bool:
+        """Whether finals ``of`` these that are foreseen to take so long, and screens before them, may come off in what
+        is left: as ``is_sure_to_fit`` once a round of finals has shown what one takes.
         """
         was_run = any(trial.phase is Phase.FINALS for trial, _ in self.runs.whole_loops())
-        hoped = self.by_turns and not was_run and self.fits(screens_s + HOPE * finals_s)
-        return hoped or self.is_sure_to_fit(screens_s + finals_s)
+        hoped = self.runs.take_turns(of) and not was_run and self.fits(screens_s + HOPE * finals_s)
+        return hoped or self.is_sure_to_fit(screens_s + finals_s, of=of)
 
-    def is_sure_to_fit(self, proof_s: float) -> bool:
+    def is_sure_to_fit(self, proof_s: float, *, of: Sequence[Config] = ()) -> bool:
         """As ``may_fit``, if it takes as long as foreseen. By turns the last round may end with half its turns."""
-        return self.fits(proof_s - (self.runs.finals_window_s([]) if self.by_turns else 0.0))
+        return self.fits(proof_s - (self.runs.finals_window_s([]) if self.runs.take_turns(of) else 0.0))
 
     @property
     def runs(self) -> RunTimes:
         """What runs will take."""
         loaders = loader_knobs(self.space) if self.space is not None else frozenset[str]()
-        return RunTimes(self.plan, self.trials, self.by_turns, self.turn_s, loaders)
+        return RunTimes(self.plan, self.trials, self.by_turns, self.turn_s, loaders, self.together)
 
     def finals_s(self, config: Config, rounds: int, run_s: float = 0.0) -> float:
         """What so many rounds of the config and the baseline take, where one of the config takes at least ``run_s``."""
@@ -216,7 +218,7 @@ class StudyTime:
             if self.fits(proof_s := self._planned_proof_s(trial.config)):
                 return trial, proof_s
         screens_s = self._screens_s(best.config)
-        may_fit = self.may_fit(self.proof_s(best.config) - screens_s, screens_s)
+        may_fit = self.may_fit(self.proof_s(best.config) - screens_s, screens_s, of=[BASELINE, best.config])
         return (best, self.left_s) if gain >= LARGE and may_fit and self.left_s is not None else None
 
     def _planned_proof_s(self, config: Config) -> float:

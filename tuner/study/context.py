@@ -93,7 +93,9 @@ class StudyContext:
         if self.set_aside_s and budget.seconds is not None:
             budget = replace(budget, seconds=budget.seconds - self.set_aside_s)
         turn_s = turn_length_s(self.plan, self.knowledge)
-        return StudyTime(self.plan, budget, self.clock(), self.trials, self.space, by_turns, turn_s)
+        return StudyTime(
+            self.plan, budget, self.clock(), self.trials, self.space, by_turns, turn_s, self._may_be_alive
+        )  # fmt: skip
 
     @property
     def tiers(self) -> Tiers:

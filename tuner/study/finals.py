@@ -85,9 +85,9 @@ def _run_rounds(study: StudyContext, schedule: Schedule) -> tuple[Schedule, int]
         if not in_time:
             return schedule, number - 1
         # The first rounds prove nothing without the third.
-        fits = study.time.may_fit if number <= FEWEST_ROUNDS else study.time.fits
-        if number != begun and not fits(_left_s(study, schedule, max(number, FEWEST_ROUNDS))):
-            smaller = _with_fewer(study, schedule, max(number, FEWEST_ROUNDS), fits)
+        due = max(number, FEWEST_ROUNDS)
+        if number != begun and not _fits(study, schedule, due):
+            smaller = _with_fewer(study, schedule, due)
             if smaller is None:
                 return schedule, number - 1
             schedule = smaller
@@ -135,9 +135,7 @@ def _run_interrupted(study: StudyContext, schedule: Schedule) -> bool:
     return True
 
 
-def _with_fewer(
-    study: StudyContext, schedule: Schedule, rounds: int, fits: Callable[[float], bool]
-) -> Schedule | None:
+def _with_fewer(study: StudyContext, schedule: Schedule, rounds: int) -> Schedule | None:
     """The schedule without its weakest candidates, so that its first ``rounds`` rounds fit; None where none do."""
     objective = study.plan.objective
     failed = failed_in(study.trials, objective)
@@ -151,12 +149,21 @@ def _with_fewer(
     for kept in range(len(ranked) - 1, 0, -1):
         dropped = (*schedule.dropped, *(trial.number for trial in ranked[kept:]))
         smaller = replace(schedule, dropped=dropped)
-        if fits(_left_s(study, smaller, rounds)):
+        if _fits(study, smaller, rounds):
             save(study, smaller)
             gone = "; ".join(config_text(trial.config) for trial in ranked[kept:])
             study.note(f"no time for all candidates: the finals go on without {gone}")
             return smaller
     return None
+
+
+def _fits(study: StudyContext, schedule: Schedule, rounds: int) -> bool:
+    """Whether there is time for what is left of so many rounds; of the fewest, whether they may come off."""
+    left_s = _left_s(study, schedule, rounds)
+    if rounds > FEWEST_ROUNDS:
+        return study.time.fits(left_s)
+    still = [trial.config for trial in schedule.candidates if trial.number not in schedule.dropped]
+    return study.time.may_fit(left_s, of=[BASELINE, *still])
 
 
 def _left_s(study: StudyContext, schedule: Schedule, rounds: int) -> float:

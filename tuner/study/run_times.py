@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tuner.child.records import Window
@@ -22,14 +22,26 @@ _COMPILED_NOT = (False, "off")
 _LONG_TO_COMPILE_S = 40.0
 """What a first trial of a compiler's setting may take beside a usual one: torch.compile took 25 to 35 s for a small
 convolutional net on two cores."""
+_CUT = 0.95
+"""A window of that share of the longest one ended with that, and wasn't precise yet."""
 _LOADED_TOGETHER = 2
 """Fork servers of a round that are sure to be loaded at once, where there are as many cores."""
 
 
+Together = Callable[[Sequence[Config]], bool]
+"""Whether there is the memory for runs of these configs at once."""
+
+
+def any_together(configs: Sequence[Config]) -> bool:
+    """``Together``, where memory bounds nothing."""
+    return True
+
+
 @dataclass(frozen=True)
 class RunTimes:
-    """What runs will take. ``trials`` are the finished ones of every phase; ``by_turns``: whether trials take turns,
-    and ``turn_s`` how long these are where none of their configs turns one of the ``loaders``, which are knobs.
+    """What runs will take. ``trials`` are the finished ones of every phase; ``by_turns``: whether trials take turns
+    where they may be alive ``together``, and ``turn_s`` how long these are where none of their configs turns one of the
+    ``loaders``, which are knobs.
     """
 
     plan: StudyPlan
@@ -37,6 +49,7 @@ class RunTimes:
     by_turns: bool = False
     turn_s: float | None = None
     loaders: frozenset[str] = frozenset()
+    together: Together = any_together
 
     def trial_s(self) -> float:
         """What a trial typically takes here; a probe is shorter."""
@@ -58,8 +71,9 @@ class RunTimes:
         As runs of them took in the finals; before, as foreseen. Where all of a round's trials are forked, each off a
         server of its own, these are loaded at once; else each starts fresh, one after the other.
         """
-        forked, longest_s = self.by_turns and all(map(self._is_forked, configs)), self.finals_window_s(configs)
-        runs_s = [self._finals_run_s(config, longest_s, forked=forked) for config in configs]
+        turns, longest_s = self.take_turns(configs), self.finals_window_s(configs)
+        forked = turns and all(map(self._is_forked, configs))
+        runs_s = [self._finals_run_s(config, longest_s, turns=turns, forked=forked) for config in configs]
         return sum(runs_s[:-1]) + max(runs_s[-1], least_s)
 
     def screen_s(self, config: Config, samples: int) -> float:
@@ -89,13 +103,19 @@ class RunTimes:
     def _runs_of(self, config: Config) -> list[tuple[Trial, Outcome]]:
         return [(trial, outcome) for trial, outcome in self.whole_loops() if trial.config == config]
 
+    def take_turns(self, configs: Sequence[Config]) -> bool:
+        """Whether the runs of a round of these take turns; else they are run one after the other, each by itself."""
+        return self.by_turns and self.together(configs)
+
     def finals_window_s(self, configs: Sequence[Config]) -> float:
         """The longest window of the runs of a round of these."""
         turn_s = self.turn_s if all(self.loaders.isdisjoint(config) for config in configs) else None
         usual_s = usual_step_s(baseline_of(self.trials))
-        return window_s(self.plan, Phase.FINALS, by_turns=self.by_turns, turn_s=turn_s, step_s=usual_s)
+        return window_s(
+            self.plan, Phase.FINALS, by_turns=self.take_turns(configs), turn_s=turn_s, step_s=usual_s
+        )  # fmt: skip
 
-    def _finals_run_s(self, config: Config, longest_s: float, *, forked: bool) -> float:
+    def _finals_run_s(self, config: Config, longest_s: float, *, turns: bool, forked: bool) -> float:
         """What a run of the config takes in the finals, with such a window: as it did there, else as foreseen, else as
         any trial.
 
@@ -107,19 +127,29 @@ class RunTimes:
             return statistics.median(seconds)
         if forked:
             return self._forked_run_s(config, longest_s)
-        foreseen = [self._fresh_run_s(outcome, longest_s) for _, outcome in own]
+        foreseen = [self._fresh_run_s(outcome, longest_s, turns=turns) for _, outcome in own]
         if not foreseen:
             return self.trial_s()
         baseline = baseline_of(self.trials)
         written = baseline.outcome if self.by_turns and baseline is not None else None
-        return max(statistics.median(foreseen), self._fresh_run_s(written, longest_s) if written is not None else 0.0)
+        fresh_s = self._fresh_run_s(written, longest_s, turns=turns) if written is not None else 0.0
+        return max(statistics.median(foreseen), fresh_s)
 
-    def _fresh_run_s(self, outcome: Outcome, longest_s: float) -> float:
-        """What the run would have taken in the finals with such a window, by turns with their shorter warm-up."""
+    def _fresh_run_s(self, outcome: Outcome, longest_s: float, *, turns: bool) -> float:
+        """What the run would have taken in the finals with such a window, by turns with their shorter warm-up.
+
+        By itself it is measured longer than in a trial whose window was shorter, and ended with it.
+        """
         measurement = outcome.measurement
         alone = measurement is not None and measurement.reference is None and not measurement.turns
-        longer_s = max(0.0, self.plan.window.warmup_s - WARMUP_S) if self.by_turns and alone else 0.0
-        return _within(outcome, longest_s, by_turns=self.by_turns) - longer_s
+        longer_s = max(0.0, self.plan.window.warmup_s - WARMUP_S)
+        if turns:
+            return _within(outcome, longest_s, by_turns=True) - (longer_s if alone else 0.0)
+        if not alone:
+            return _within(outcome, longest_s, by_turns=True) + longer_s
+        own_s = _window_s(outcome)
+        was_cut = self.by_turns and own_s >= _CUT * window_s(self.plan, Phase.BASELINE, by_turns=True)
+        return _within(outcome, longest_s) + (max(0.0, longest_s - own_s) if was_cut else 0.0)
 
     def _forked_run_s(self, config: Config, longest_s: float) -> float:
         """What a forked run takes in the finals with such a window, and its share of the time in which the round's
@@ -178,10 +208,14 @@ def _spared_s(outcome: Outcome) -> float:
     return (outcome.measurement.spared_s or 0.0) if outcome.measurement is not None else 0.0
 
 
+def _window_s(outcome: Outcome) -> float:
+    """Seconds that the run was measured for."""
+    return sum(block.seconds for block in outcome.measurement.blocks) if outcome.measurement is not None else 0.0
+
+
 def _beside_window_s(outcome: Outcome, window: Window) -> float:
     """Seconds of a run without its window, what the script as written had of it, and without its warm-up."""
-    measurement = outcome.measurement
-    own_s = sum(block.seconds for block in measurement.blocks) if measurement is not None else 0.0
+    measurement, own_s = outcome.measurement, _window_s(outcome)
     beside = measurement is not None and measurement.reference is not None
     warmup_s = WARMUP_S if beside else window.warmup_s
     return max(0.0, outcome.seconds - SLOWER * own_s * (2 if beside else 1) - warmup_s)
@@ -193,8 +227,7 @@ def _within(outcome: Outcome, longest_s: float, *, by_turns: bool = False) -> fl
     By turns windows aren't shorter for being precise, and each turn has its lead-in; what the script as written had
     beside the trial is no part of it.
     """
-    measurement = outcome.measurement
-    own_s = sum(block.seconds for block in measurement.blocks) if measurement is not None else 0.0
+    measurement, own_s = outcome.measurement, _window_s(outcome)
     if not by_turns:
         return outcome.seconds - max(0.0, own_s - longest_s)
     beside_s = own_s if measurement is not None and measurement.reference is not None else 0.0

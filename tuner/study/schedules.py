@@ -11,7 +11,7 @@ from typing import Any
 from tuner.analysis.comparison import failed_in, pairs_of
 from tuner.analysis.gain import WORTH_HAVING
 from tuner.analysis.schedule import Schedule
-from tuner.model import BASELINE, Trial
+from tuner.model import BASELINE, Config, Trial
 from tuner.search.history import History
 from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import StudyContext
@@ -98,14 +98,14 @@ def schedule_of(study: StudyContext, contest: Contest, fit: Sequence[Trial]) -> 
     time = study.time
     rounds_s = [time.runs.round_s(configs[: count + 1]) for count in range(1, len(configs))]
     count, rounds = time.budget.finals_fit(time.now, rounds_s, time.rounds_to_tell())
-    if not count and study.time.may_fit(FEWEST_ROUNDS * rounds_s[0]):
+    if not count and study.time.may_fit(FEWEST_ROUNDS * rounds_s[0], of=configs[:2]):
         count, rounds = 1, FEWEST_ROUNDS
     if not count:
         if contest is Contest.KEEPING:
             study.note(f"not proven: no time left for {FEWEST_ROUNDS} rounds of the finals")
         return None
     # How many rounds the error is for is settled before the first one: one look, where there is no time for much more.
-    rounds, most = _first_and_most(study, rounds, rounds_s[count - 1])
+    rounds, most = _first_and_most(study, rounds, configs[: count + 1])
     earlier = all_finals(study, contest)
     schedule = Schedule(tuple(candidates[:count]), rounds, plan.seed, host=plan.host, first=rounds, most=most)
     # The same candidates again, in whichever order: what was searched since brought nothing better. Their finals go on.
@@ -174,17 +174,17 @@ def _longer(most: int, looks: int) -> int:
     return most
 
 
-def _first_and_most(study: StudyContext, rounds: int, round_s: float) -> tuple[int, int]:
-    """The rounds to the first look, at least so many, and the most that there may be.
+def _first_and_most(study: StudyContext, rounds: int, configs: Sequence[Config]) -> tuple[int, int]:
+    """The rounds of these to the first look, at least so many, and the most that there may be.
 
     A second look has a part of the error: where there is no time for so many more rounds, all that there is time for
     come before the first.
     """
-    most, left_s = study.plan.most_rounds, study.time.left_s
+    most, left_s, round_s = study.plan.most_rounds, study.time.left_s, study.time.runs.round_s(configs)
     if rounds < study.time.rounds_to_tell():
         return rounds, rounds
     for more in range(study.plan.looks_beyond, 0, -1):
-        if left_s is not None and study.time.may_fit(_longer(most, more) * round_s):
+        if left_s is not None and study.time.may_fit(_longer(most, more) * round_s, of=configs):
             return rounds, _longer(most, more)
     if left_s is None or more_rounds(rounds, most) * round_s <= left_s:
         return rounds, max(rounds, most)

@@ -218,14 +218,21 @@ def _gives_way_to(
     Any other is worth as much as one whose finals can't come off. One with which finals have begun stays in them.
     """
     proof_s, time = _proof_s(study, candidate), study.time
-    if candidate.number in going_on(study, Contest.KEEPING) or time.is_sure_to_fit(proof_s):
+
+    def may_fit(trial: Trial) -> bool:
+        return time.may_fit(_proof_s(study, trial), of=[BASELINE, trial.config])
+
+    def is_sure_to_fit(trial: Trial) -> bool:
+        return time.is_sure_to_fit(_proof_s(study, trial), of=[BASELINE, trial.config])
+
+    if candidate.number in going_on(study, Contest.KEEPING) or is_sure_to_fit(candidate):
         return None
     instead = [other for other in others if not told(other, [])]
-    if proof_s <= time.finals_s(candidate.config, FEWEST_ROUNDS) and not time.may_fit(proof_s):
-        return next((other for other in instead if time.may_fit(_proof_s(study, other))), None)
+    if proof_s <= time.finals_s(candidate.config, FEWEST_ROUNDS) and not may_fit(candidate):
+        return next(filter(may_fit, instead), None)
     gain = history.expected(candidate) or 1.0
     worth = [other for other in instead if (history.expected(other) or 1.0) ** 2 >= gain]
-    return next((other for other in worth if time.is_sure_to_fit(_proof_s(study, other))), None)
+    return next(filter(is_sure_to_fit, worth), None)
 
 
 def _proof_s(study: StudyContext, candidate: Trial) -> float:
@@ -346,7 +353,7 @@ def _lacks_time(study: StudyContext, candidate: Trial, seeds: int, samples: int)
     """
     screens_s = missing_s(study, candidate, seeds, samples)
     finals_s = study.time.finals_s(candidate.config, FEWEST_ROUNDS)
-    return screens_s > 0 and not study.time.may_fit(finals_s, screens_s)
+    return screens_s > 0 and not study.time.may_fit(finals_s, screens_s, of=[BASELINE, candidate.config])
 
 
 def _is_settled_by_record(study: StudyContext, candidate: Trial, samples: int) -> bool:

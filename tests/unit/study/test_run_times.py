@@ -77,6 +77,24 @@ def test_a_round_with_a_config_that_starts_fresh_has_all_of_them_fresh() -> None
     assert found.round_s([BASELINE, FAST, FRESH]) > found.round_s([BASELINE, FRESH]) + FORKED_S
 
 
+def test_a_round_that_memory_keeps_apart_is_foreseen_with_the_windows_of_runs_by_themselves() -> None:
+    """Of two beside the script as written; each of them alone fits beside it, and so did its trial. Windows have 10 s
+    in place of 3, warm-ups 3 s in place of 1; and the script as written, whose window was cut at 7 s, has 3 s more.
+    """
+    found = replace(times(forked(1, FAST), forked(2, FP16)), together=lambda configs: len(configs) < 3)
+    apart, usual = found.round_s([BASELINE, FAST, FP16]), times(*found.trials[1:]).round_s([BASELINE, FAST])
+    assert found.round_s([BASELINE, FAST]) == usual
+    alone_s = START_S + WINDOW.warmup_s + SLOWER * 10.0
+    assert apart == pytest.approx(IMPORTS_S + START_S + WINDOW.warmup_s + MEASURED_S + 2 * alone_s, rel=0.05)
+    own = AS_WRITTEN.outcome
+    assert own is not None and own.measurement is not None
+    cut = replace(own.measurement, blocks=(Block(700.0, 28, 7.0, 0.0),))
+    whole = replace(own, measurement=cut, seconds=own.seconds + 4.0)
+    longer = replace(found, trials=(replace(AS_WRITTEN, outcome=whole), *found.trials[1:]))
+    fresh_s = IMPORTS_S + START_S + WINDOW.warmup_s + 10.0
+    assert longer.round_s([BASELINE, FAST, FP16]) == pytest.approx(3 * fresh_s)
+
+
 def test_rounds_take_what_rounds_took_once_there_was_one() -> None:
     run = [Trial(n, Phase.FINALS, one, "", outcome(9.0 + n), 1) for n, one in ((2, BASELINE), (3, FAST))]
     assert times(forked(1, FAST), *run).round_s([BASELINE, FAST]) == 11.0 + 12.0
