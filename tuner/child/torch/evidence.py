@@ -120,8 +120,8 @@ class Observation:
         modules.own_compile.written()
         written.update(threads=torch.get_num_threads(), allocator=allocator.in_use() or None)
         written["cudnn_benchmark"] = bool(torch.backends.cudnn.benchmark)
-        if modules.covered_backwards and not modules.convolves:
-            left_out["cudnn_benchmark"] = "the model has no convolution"
+        if modules.covered_backwards and not modules.convolutions.seen:
+            left_out["cudnn_benchmark"] = "no module that was called convolves"
         if torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
             left_out["cudnn_benchmark"] = "the script asks for deterministic algorithms"
         rounded = self.session.device.torch_rounded

@@ -1,7 +1,10 @@
-"""What single layers of a model show in one call: the format that they compute in, the layout that they are given."""
+"""What single layers of a model show in one call: the format that they compute in, the layout that they are given; and
+whether any of them convolves.
+"""
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
@@ -90,6 +93,21 @@ def convolves(torch: ModuleType, module: Module) -> bool:
         return True
     sizes = [weight.shape for weight in module.parameters() if not nn.parameter.is_lazy(weight)]
     return any(3 <= len(size) <= 5 and max(size[2:]) <= LARGEST_KERNEL for size in sizes)
+
+
+class Convolutions:
+    """Whether any module may convolve that was called so far, with gradients or without (``seen``)."""
+
+    def __init__(self, torch: ModuleType) -> None:
+        self.seen = False
+        self._torch = torch
+        self._met: weakref.WeakSet[Module] = weakref.WeakSet()
+
+    def meets(self, module: Module) -> None:
+        """A module is called: it is looked at in its first call, unless another one convolves."""
+        if not self.seen and module not in self._met:
+            self._met.add(module)
+            self.seen = convolves(self._torch, module)
 
 
 def is_channels_last(torch: ModuleType, tensor: Tensor) -> bool | None:

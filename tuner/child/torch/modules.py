@@ -32,7 +32,7 @@ from .compiling import (
     with_compiled_blocks,
 )
 from .kept_calls import KeptCalls
-from .layer_looks import LayerLook, convolves, is_channels_last
+from .layer_looks import Convolutions, LayerLook, is_channels_last
 from .outputs import with_clones, with_tensors
 from .own_compile import KNOB as OWN_MODE
 from .own_compile import OwnCompile
@@ -102,7 +102,8 @@ class ModuleWatch:
         self.layouts = {True: 0, False: 0}
         self.parameter_dtypes: set[str] = set()
         self.parameter_devices: set[str] = set()
-        self.has_conv2d = self.convolves = False
+        self.has_conv2d = False
+        self.convolutions = Convolutions(torch)
         self.weights_channels_last = False
         self.has_batch_norm = False
         self.compiled: list[CompiledCalls] = []
@@ -164,6 +165,7 @@ class ModuleWatch:
         if in_backward(torch):
             return self._recompute(original, module, args, kwargs)
         if not torch.is_grad_enabled():
+            self.convolutions.meets(module)
             clock = self.session.clock
             looks_at_batch = self.asks(module, False)
             # Without ``eval()`` it is still no training when a batch of the training loader goes in, or of another one.
@@ -171,9 +173,7 @@ class ModuleWatch:
             if self.session.measuring and looks and not self.rollouts.asked(module, (*args, *kwargs.values())):
                 clock.validation_begins(id(module))
             return original(module, *args, **kwargs)
-        root = self.roots.get(module)
-        if root is None:
-            root = self._meet(module)
+        root = self.roots.get(module) or self._meet(module)
         if not root.trains:
             return original(module, *args, **kwargs)
         if self.session.measuring and self.session.clock.validating and module.training:
@@ -339,7 +339,7 @@ class ModuleWatch:
         trains = any(p.requires_grad for p in parameters)
         root = Root(trains, bool(convolutions))
         self.roots[module] = root
-        self.convolves |= convolves(torch, module)  # in a frozen part of the loss, too
+        self.convolutions.meets(module)  # in a frozen part of the loss, too
         if trains:
             self.parameter_dtypes |= {str(p.dtype).removeprefix("torch.") for p in parameters}
             self.parameter_devices |= {p.device.type for p in parameters if p.requires_grad}

@@ -47,7 +47,7 @@ def test_a_convolution_is_seen(model: Any, does: bool) -> None:
 def test_cudnn_benchmark_is_left_out_without_a_convolution(begin: Begin) -> None:
     trial = begin()
     _train(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)))
-    assert trial.end()["left_out"]["cudnn_benchmark"] == "the model has no convolution"
+    assert trial.end()["left_out"]["cudnn_benchmark"] == "no module that was called convolves"
     trial = begin()
     _train(nn.Sequential(nn.Unflatten(1, (1, 8)), nn.Conv1d(1, 2, 3), nn.Flatten()))
     assert "cudnn_benchmark" not in trial.end()["left_out"]
@@ -61,6 +61,24 @@ def test_what_is_not_seen_of_a_model_leaves_cudnn_benchmark(begin: Begin) -> Non
         weight.square().mean().backward()
         optimizer.step()
     assert "cudnn_benchmark" not in trial.end()["left_out"]
+
+
+@pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
+def test_what_convolves_without_gradients_leaves_cudnn_benchmark_and_nothing_else(
+    begin: Begin, without: Callable[[], Any]
+) -> None:
+    """A frozen backbone gives features, and a head trains on them: most of the step may be spent in the former."""
+    trial = begin()
+    backbone, head = nn.Sequential(nn.Unflatten(1, (1, 2, 4)), nn.Conv2d(1, 2, 2), nn.Flatten()), nn.Linear(6, 1)
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.01)
+    for _ in range(3):
+        with without():
+            features = backbone(torch.randn(16, 8))
+        head(features.clone()).square().mean().backward()
+        optimizer.step()
+    left_out = trial.end()["left_out"]
+    assert "cudnn_benchmark" not in left_out
+    assert left_out["channels_last"] == "the model has no two-dimensional convolution", "it would not be given to it"
 
 
 class Copying(nn.Module):  # type: ignore[misc]  # PyTorch is not looked at
