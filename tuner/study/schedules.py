@@ -13,6 +13,7 @@ from tuner.analysis.gain import WORTH_HAVING
 from tuner.analysis.schedule import Schedule
 from tuner.model import BASELINE, Config, Trial
 from tuner.search.history import History
+from tuner.search.proven_first import candidates_of
 from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import StudyContext
 
@@ -65,6 +66,40 @@ def going_on(study: StudyContext, contest: Contest) -> tuple[int, ...]:
     return tuple(stored["candidates"]) if stored and stored["after"] == len(study.searched) else ()
 
 
+def through(study: StudyContext) -> tuple[int, ...]:
+    """The numbers of the candidates of finals of what keeps the batch that might go on, but have no run left."""
+    numbers = going_on(study, Contest.KEEPING)
+    present = next(reversed(all_finals(study, Contest.KEEPING)), None) if numbers else None
+    if present is None or present.runs_left(study.trials, failed_in(study.trials, study.plan.objective)):
+        return ()
+    return numbers
+
+
+def in_order(
+    study: StudyContext, history: History, trials: Sequence[Trial]
+) -> tuple[tuple[Trial, ...], tuple[int, ...]]:
+    """Those of the trials that may be proven, best first, and the numbers of those whose finals go on before any other:
+    none where these are through, and a better one had no time.
+    """
+    begun, by_gain = going_on(study, Contest.KEEPING), candidates_of(history, trials, study.tiers)
+    if _lacked_time(study, history, by_gain[:1]):
+        return by_gain, ()
+    return candidates_of(history, trials, study.tiers, going_on=begun), begun
+
+
+def _lacked_time(study: StudyContext, history: History, trials: Sequence[Trial]) -> bool:
+    """Whether one of these had no finals, and is expected to be faster by a gain worth having than those of the present
+    ones, which are through.
+    """
+    numbers = through(study)
+    gains = [history.expected(trial) or 0.0 for trial in study.trials if trial.number in numbers]
+    least = WORTH_HAVING * max(gains, default=math.inf)
+    return any(
+        (history.expected(trial) or 0.0) > least and study.time.rounds_done(trial.config) < FEWEST_ROUNDS
+        for trial in trials
+    )  # fmt: skip
+
+
 def all_finals(study: StudyContext, contest: Contest) -> list[Schedule]:
     """Every finals of the contest, oldest first, the present ones last."""
     stored = stored_finals(study, contest)
@@ -86,11 +121,11 @@ def schedule_of(study: StudyContext, contest: Contest, fit: Sequence[Trial]) -> 
     None where there is nobody to meet the script as written, or no time.
     """
     plan = study.plan
-    again = begun(study, contest, fit)
-    if again is not None:
-        return again
     failed = failed_in(study.trials, plan.objective)
-    fit = [trial for trial in fit if trial.config not in failed]
+    again, still = begun(study, contest, fit), [trial for trial in fit if trial.config not in failed]
+    if again is not None and not (contest is Contest.KEEPING and _lacked_time(study, _history(study), still)):
+        return again
+    fit = still
     candidates = _still_best(study, contest, fit) or fit[: plan.finalists]
     if not candidates:
         return None
@@ -128,9 +163,14 @@ def _still_best(study: StudyContext, contest: Contest, fit: Sequence[Trial]) -> 
     again, others = ([trial for trial in fit if (trial.number in numbers) is is_in] for is_in in (True, False))
     if study.space is None or not again or len(again) < len(numbers):
         return []
-    history = History(study.space, study.plan.objective, study.trials)
+    history = _history(study)
     least = min(history.expected(trial) or 0.0 for trial in again)
     return again if all((history.expected(trial) or 0.0) <= WORTH_HAVING * least for trial in others) else []
+
+
+def _history(study: StudyContext) -> History:
+    assert study.space is not None
+    return History(study.space, study.plan.objective, study.trials)
 
 
 def _last_opening(study: StudyContext, contest: Contest) -> int:

@@ -25,14 +25,13 @@ from tuner.formatting import config_text, gain_text
 from tuner.model import BASELINE, Config, Phase, Trial
 from tuner.search.history import History
 from tuner.search.leaner import Leaner
-from tuner.search.proven_first import candidates_of
 from tuner.search.twins import tells_no_more
 from tuner.storage.database import NewTrial
 from tuner.study.budget import FEWEST_ROUNDS, keeping_batch, larger_step
 from tuner.study.context import StudyContext
 from tuner.study.lengths import screen_lengths, screened_samples
 from tuner.study.metrics import metrics_of
-from tuner.study.schedules import Contest, going_on
+from tuner.study.schedules import Contest, going_on, in_order, through
 
 CANDIDATES = 3
 """So many candidates for each place in the finals are screened, if those before them fail."""
@@ -48,10 +47,9 @@ def screen_candidates(study: StudyContext) -> tuple[Trial, ...]:
     one that showed screens to tell nothing of this script.
     """
     plan = study.plan
-    kept, continued = keeping_batch(study.trials, study.space), going_on(study, Contest.KEEPING)
     assert study.space is not None
-    history = History(study.space, plan.objective, study.trials)
-    candidates = candidates_of(history, kept, study.tiers, going_on=continued)
+    kept, history = keeping_batch(study.trials, study.space), History(study.space, plan.objective, study.trials)
+    candidates, continued = in_order(study, history, kept)
     told = _told_by_better(study, continued, history, Leaner(history))
     if candidates and _gives_way_to(study, history, candidates[0], candidates[1:], told) is None:
         _say_which_is_first(study, history, candidates)
@@ -178,7 +176,8 @@ def _screens(
             continue
         needs_screen = study.time.needs_screen(trial.config)
         instead = None if fit else _gives_way_to(study, history, trial, candidates[number:], told)
-        if instead is not None:
+        is_known = needs_screen and not missing_s(study, trial, SEEDS, lengths_of(study, trial)[0])
+        if instead is not None and not is_known:
             if needs_screen:  # of the others it is asked again, once it is known how those learn
                 _note_way_given(study, trial, instead)
             continue
@@ -197,7 +196,7 @@ def _screens(
             unscreened = True
             continue
         screened.append(result)
-        if result.verdict is Noninferiority.PASS:
+        if result.verdict is Noninferiority.PASS and instead is None:
             fit.append(trial.config)
         study.tell(Screening(trial, result))
     return screened
@@ -237,6 +236,8 @@ def _gives_way_to(
 
 def _proof_s(study: StudyContext, candidate: Trial) -> float:
     """What is left of its proof takes: of its screen what isn't in the record, and the fewest rounds of the finals."""
+    if candidate.number in through(study):
+        return 0.0
     samples = lengths_of(study, candidate)[0]
     finals_s = study.time.finals_s(candidate.config, FEWEST_ROUNDS)
     if not study.time.needs_screen(candidate.config) or screen_of(study, candidate) is not None:

@@ -100,6 +100,31 @@ def test_one_that_passed_its_screen_and_then_gives_way_is_named_with_the_budget_
     assert sum("workers=2 precision=bf16 gives way to workers=2:" in note for note in notes) == 1
 
 
+@pytest.mark.parametrize("is_screened", [True, False])
+def test_the_same_command_with_the_time_for_it_proves_what_was_named(tmp_path: Path, is_screened: bool) -> None:
+    """The other one's finals had the first place for good, once they had been run: nothing more was."""
+
+    def slow(request: TrialRequest) -> float:
+        return 60.0 if request.config.get("precision") == "bf16" else 10.0
+
+    def within(budget_s: float) -> StudyResult:
+        limits = AccuracyLimits(samples=1000) if is_screened else UNSCREENED
+        seconds = seconds_of if is_screened else slow
+        return studied(
+            tmp_path, speeds, seconds_of=seconds, budget_s=budget_s, trials=6 if is_screened else 5, accuracy=limits
+        )[0]
+
+    first = within(3 * 10.0 + 2 * LATE_S + 10.0 + 100.0 if is_screened else 4 * 10.0 + 60.0 + 100.0)
+    assert first.winner is not None and first.winner.config == {"workers": 2}
+    # What the first process spent is told by the wall clock, which the made-up machine hardly uses.
+    late = within(1.0)
+    assert late.winner == first.winner and len(late.trials) == len(first.trials)
+    again = within(150.0 if is_screened else 260.0)
+    assert again.winner is not None and again.winner.verdict is Verdict.IMPROVED
+    assert again.winner.config == {"workers": 2, "precision": "bf16"}
+    assert within(1.0).winner == again.winner
+
+
 def test_a_screen_that_lacks_the_time_for_more_seeds_is_no_verdict_on_how_a_config_learns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
