@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from tuner.analysis.accuracy import Screened
+from tuner.analysis.comparison import with_effect
 from tuner.analysis.learning import LATER, time_to_loss
 from tuner.analysis.stats import Noninferiority
 from tuner.analysis.tiers import Tiers
@@ -156,28 +157,37 @@ def _unproven(result: StudyResult) -> list[str]:
         tried, untold = f"no trial{kept} was {_more(result.objective)} than the script as written", result.cannot_tell
         return [f"can't tell: {untold}; {tried}" if untold else f"{KEEP}: {tried}"]
     gain = gain_text(result.best_gain if result.best_gain is not None else _rate(best) / _rate(baseline))
-    rejected = any(s.config == best.config and s.verdict is not Noninferiority.PASS for s in result.screened)
-    failed = any(t.phase is Phase.FINALS and t.config and t.outcome and not t.outcome.complete for t in result.trials)
-    ended = "no time left to prove it"
-    unscreened = any(s.config == best.config and not s.seeds for s in result.screened)
-    no_time = any(s.config == best.config and s.lacked_time for s in result.screened)
-    if result.interrupted:
-        ended = "the study ended before the finals finished"
-    elif no_time:
-        ended = "no time left to compare how it learns, and to prove it"
-    elif unscreened:
-        ended = "a screen can't tell how it learns, since the script as written shows too little"
-    elif rejected:
-        ended = "it was not shown to learn as well as the script as written"
-    elif failed:
-        ended = "it failed in the finals"
     lines = [
-        f"not proven: {ended}",
+        f"not proven: {_lacked(result, best)}",
         f"the fastest single trial{kept} was {config_text(best.config)}: {gain} the speed of the script as written"
         if result.objective.is_rate and result.objective.planned_samples is None
         else f"the best single trial{kept} was {config_text(best.config)}: {gain} {_better(result.objective)}",
     ]
     return [*lines, f"that is no more than a hint: {result.cannot_tell}"] if result.cannot_tell else lines
+
+
+def _lacked(result: StudyResult, best: Trial) -> str:
+    """What the fastest trial lacked for a proof: by what was run of its own config, or of that without vain knobs."""
+    own = {best.config, with_effect(best)}
+    screens = [screen for screen in result.screened if screen.config in own]
+    if not screens and Tiers(result.tiers, result.knowledge).of(best.config) > 1:
+        # One without seeds tells of the script as written: it stands for all.
+        screens = [screen for screen in result.screened if not screen.seeds]
+    failed = [t.config for t in result.trials if t.phase is Phase.FINALS and t.outcome and not t.outcome.complete]
+    others = [config for config in failed if config and config not in own]
+    if result.interrupted:
+        return "the study ended before the finals finished"
+    if any(screen.lacked_time for screen in screens):
+        return "no time left to compare how it learns, and to prove it"
+    if any(not screen.seeds for screen in screens):
+        return "a screen can't tell how it learns, since the script as written shows too little"
+    if any(screen.verdict is not Noninferiority.PASS for screen in screens):
+        return "it was not shown to learn as well as the script as written"
+    if own.intersection(failed):
+        return "it failed in the finals"
+    if others:
+        return f"{config_text(others[0])} came before it, and failed in the finals"
+    return "no time left to prove it"
 
 
 def _fault(result: StudyResult) -> list[str]:

@@ -21,6 +21,7 @@ from tuner.events import Screening
 from tuner.knowledge import batch_factor
 from tuner.model import Config, Phase, Ratio, Trial, Verdict, Winner
 from tuner.result import LargerBatch
+from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import StudyContext
 from tuner.study.finals import candidate_of, hold, runs_left
 from tuner.study.schedules import Contest, all_finals, going_on, schedule_of, was_judged
@@ -220,7 +221,10 @@ def _single(study: StudyContext, trial: Trial, why: str, screened: Screened | No
 def _found(study: StudyContext, trial: Trial, judged: Winner | None, winner: Winner | None) -> LargerBatch:
     """What finals made of it; it isn't proven unless it is shown to be sooner than the winner that keeps the batch."""
     if judged is None:
-        return _single(study, trial, "it has no figure in the finals", screen_of(study, trial))
+        failed = trial.config in failed_in(study.trials, study.plan.objective)
+        is_late = not failed and study.time.rounds_done(trial.config) < FEWEST_ROUNDS
+        late = f"no time left for {FEWEST_ROUNDS} rounds of its finals ({GOES_ON})"
+        return _single(study, trial, late if is_late else "it has no figure in the finals", screen_of(study, trial))
     _, efficiency, sooner = _figures(study, trial, judged)
     told = time_to_loss(judged.speedup, efficiency) if efficiency is not None else None
     why = judged.label.removeprefix("no proof: ")

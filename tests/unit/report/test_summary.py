@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from support import made_up
 
-from tuner.model import Outcome, OutcomeKind, Ratio
+from tuner.analysis.stats import Noninferiority
+from tuner.model import Config, Evidence, KnobReport, Outcome, OutcomeKind, Phase, Ratio, Trial
 from tuner.objective import RATE, amortised
 from tuner.report.summary import summary
 
@@ -43,3 +45,36 @@ def test_rates_that_lie_further_apart_than_what_is_told_are_explained() -> None:
     assert "these rates" not in summary(made_up.RESULT, {}, "")
     longer = replace(made_up.RESULT, winner=told, objective=amortised(RATE, 10_000))
     assert "these rates" not in summary(longer, {}, ""), "there the start is a part of the ratio"
+
+
+def unproven(*finals: Trial, best: Config = made_up.CONFIG, **changes: Any) -> str:
+    """The first line of a study without a winner, whose fastest trial has that config."""
+    fastest = replace(made_up.BEST, config=best)
+    trials = (made_up.BASELINE, fastest, *finals)
+    return summary(replace(made_up.RESULT, winner=None, best=fastest, trials=trials, **changes), {}, "").splitlines()[0]
+
+
+def test_why_the_fastest_is_not_proven_is_said_of_itself() -> None:
+    """Another one's failure in the finals was told of it, and one that was screened without its vain knob was late."""
+    crashed = Outcome(OutcomeKind.CRASHED, "crash", "boom")
+    own, other = (Trial(30, Phase.FINALS, one, outcome=crashed) for one in (made_up.CONFIG, Config(channels_last=True)))
+    assert unproven() == "not proven: no time left to prove it"
+    assert unproven(own) == "not proven: it failed in the finals"
+    assert unproven(other) == "not proven: channels_last=true came before it, and failed in the finals"
+    failed = replace(made_up.SCREENED[0], verdict=Noninferiority.FAIL)
+    said = "not proven: it was not shown to learn as well as the script as written"
+    assert unproven(screened=(failed,)) == said
+    report = KnobReport("pin_memory", True, 0, 0, Evidence.NOT_APPLICABLE)
+    assert made_up.BEST.measurement is not None and made_up.BEST.outcome is not None
+    measured = replace(made_up.BEST.measurement, knobs=(*made_up.BEST.measurement.knobs, report))
+    vain = replace(
+        made_up.BEST, config=Config({**made_up.CONFIG, "pin_memory": True}),
+        outcome=replace(made_up.BEST.outcome, measurement=measured),
+    )  # fmt: skip
+    result = replace(made_up.RESULT, winner=None, best=vain, trials=(made_up.BASELINE, vain), screened=(failed,))
+    assert summary(result, {}, "").splitlines()[0] == said
+    passed, larger = made_up.SCREENED[0], replace(made_up.UNTOLD, config=Config(batch_size=64))
+    assert unproven(screened=(passed, larger)) == "not proven: no time left to prove it"
+    untold = replace(made_up.UNTOLD, config=Config(precision="fp16"))
+    assert "a screen can't tell how it learns" in unproven(screened=(untold,))
+    assert unproven(screened=(untold,), best=Config(num_workers=2)) == "not proven: no time left to prove it"

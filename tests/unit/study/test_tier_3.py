@@ -166,6 +166,15 @@ def test_a_study_without_time_for_one_says_so(tmp_path: Path) -> None:
     assert "not known: the search ended before it tried one" in summary(ran.result, {}, "")
 
 
+@pytest.mark.parametrize(("rough", "why"), [(0.15, "for 3 rounds of its finals"), (0.6, "to compare how it learns")])
+def test_what_lacks_only_time_is_not_told_as_without_a_figure_or_as_untold(
+    tmp_path: Path, rough: float, why: str
+) -> None:
+    """One round of its finals was run, the third of which had no time; or no screen long enough to tell had any."""
+    larger = larger_of(studied(tmp_path, Overhead(rough=rough), budget_s=140.0, trials=8))
+    assert not larger.proven and larger.why.startswith(f"no time left {why}") and "larger --budget" in larger.why
+
+
 @pytest.mark.parametrize(
     "budget_s",
     [180.0, 300.0, *(pytest.param(each, marks=SLOW) for each in (60.0, 90.0, 120.0, 240.0, 360.0, 480.0))],
