@@ -119,8 +119,7 @@ def _run_phases(study: StudyContext, sampler: Sampler) -> StudyResult:
         set_aside(study)
         candidates = screen_candidates(study)
         winner = run_finals(study)
-        if candidates:
-            note_lack_of_time(study, candidates[0], winner)
+        note_lack_of_time(study, candidates, winner)
         judged = True
         larger = prove_larger(study, winner)
         study.repository.save_state(study.record.id, "finished")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from tuner.analysis.accuracy import MOST_SEEDS, SEEDS, Screened
 from tuner.analysis.comparison import failed_in
@@ -11,17 +12,19 @@ from tuner.formatting import config_text
 from tuner.model import Trial, Verdict, Winner
 from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import StudyContext
-from tuner.study.screens import lengths_of, missing_s
+from tuner.study.screens import CANDIDATES, lengths_of, missing_s
 
 
-def note_lack_of_time(study: StudyContext, fastest: Trial, winner: Winner | None) -> None:
-    """Names the budget that would do, where nothing but time was lacking to prove the fastest config."""
-    screened = next((result for result in study.screened if result.config == fastest.config), None)
-    if study.budget.seconds is None or not _lacked_time(study, fastest, screened, winner):
+def note_lack_of_time(study: StudyContext, candidates: Sequence[Trial], winner: Winner | None) -> None:
+    """Names the budget that would do, where nothing but time was lacking to prove the first of the candidates that was
+    neither judged nor rejected; ``candidates``: best first.
+    """
+    fastest = next((trial for trial in candidates if not _is_rejected(study, trial)), None)
+    if study.budget.seconds is None or fastest is None or _is_judged(study, fastest, winner):
         return
     # A study that goes on measures the script as written once more.
     time = study.time
-    wanted_s = study.budget.elapsed(time.now) + time.runs.trial_s() + _screens_s(study, fastest, screened)
+    wanted_s = study.budget.elapsed(time.now) + time.runs.trial_s() + _screens_s(study, fastest)
     wanted_s += time.finals_s(fastest.config, max(0, FEWEST_ROUNDS - time.rounds_done(fastest.config)))
     study.note(
         f"with --budget {math.ceil(wanted_s / 60) + 1}m the same command goes on, and has the time to prove"
@@ -29,19 +32,32 @@ def note_lack_of_time(study: StudyContext, fastest: Trial, winner: Winner | None
     )
 
 
-def _lacked_time(study: StudyContext, fastest: Trial, screened: Screened | None, winner: Winner | None) -> bool:
-    """Whether its finals had fewer rounds than prove anything, and neither they nor its screen said more against it."""
-    if winner is not None and winner.verdict is Verdict.IMPROVED and winner.config == fastest.config:
-        return False  # proven in earlier finals
-    if study.time.rounds_done(fastest.config) >= FEWEST_ROUNDS:
-        return False
-    if fastest.config in failed_in(study.trials, study.plan.objective):
-        return False
-    return screened is None or screened.verdict is Noninferiority.PASS or screened.lacked_time
+def _is_rejected(study: StudyContext, trial: Trial) -> bool:
+    """Whether its screen, or its finals, said more against it than that time was lacking. Whatever needs a screen gets
+    none once one is of no use, by the script as written alone, and once there were as many as there may be.
+    """
+    if trial.config in failed_in(study.trials, study.plan.objective):
+        return True
+    screened, needs_screen = _screened(study, trial), study.time.needs_screen(trial.config)
+    if screened is None:
+        no_use = any(not one.seeds and not one.lacked_time for one in study.screened)
+        return needs_screen and (no_use or len(study.screened) >= CANDIDATES * study.plan.finalists)
+    return screened.verdict is not Noninferiority.PASS and not screened.lacked_time
 
 
-def _screens_s(study: StudyContext, fastest: Trial, screened: Screened | None) -> float:
+def _is_judged(study: StudyContext, trial: Trial, winner: Winner | None) -> bool:
+    """Whether its finals, these or earlier ones, had the rounds that can prove something."""
+    is_proven = winner is not None and winner.verdict is Verdict.IMPROVED and winner.config == trial.config
+    return is_proven or study.time.rounds_done(trial.config) >= FEWEST_ROUNDS
+
+
+def _screened(study: StudyContext, trial: Trial) -> Screened | None:
+    return next((result for result in study.screened if result.config == trial.config), None)
+
+
+def _screens_s(study: StudyContext, fastest: Trial) -> float:
     """What its screen lacks takes: of one that was left open for lack of time more seeds, or the longer one."""
+    screened = _screened(study, fastest)
     if not study.time.needs_screen(fastest.config) or (screened is not None and not screened.lacked_time):
         return 0.0
     lengths = lengths_of(study, fastest)

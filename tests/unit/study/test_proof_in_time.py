@@ -159,6 +159,34 @@ def test_a_screen_that_lacks_the_time_for_more_seeds_is_no_verdict_on_how_a_conf
     assert [(one.seeds, one.lacked_time) for one in longer.screened] == [(6, False)]
 
 
+def test_behind_one_that_fails_its_screen_the_next_that_lacks_time_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is fastest learns nothing; the next passes its screen, and has the time for one round."""
+    usual = worlds.measured
+
+    def of_losses(rate: float, wait: float) -> Outcome:
+        outcome = usual(rate, wait)
+        assert outcome.measurement is not None
+        still = (worlds.series([2.0] * 60),)
+        return replace(outcome, measurement=replace(outcome.measurement, losses=still)) if rate == 300.0 else outcome
+
+    def gain_of(config: Config) -> float:
+        return 3.0 if config == {"workers": 2, "precision": "fp16"} else speeds(config)
+
+    monkeypatch.setattr(worlds, "measured", of_losses)
+    result, events = studied(
+        tmp_path, gain_of, seconds_of=lambda request: 10.0, budget_s=200.0, trials=9,
+        accuracy=AccuracyLimits(samples=1000),
+    )  # fmt: skip
+    assert [(one.config["precision"], one.verdict) for one in result.screened] == [
+        ("fp16", Noninferiority.FAIL), ("bf16", Noninferiority.PASS),
+    ]  # fmt: skip
+    notes = [note.text for note in of(events, Noted)]
+    assert notes[0] == "not proven: no time left for 3 rounds of the finals"
+    assert "--budget" in notes[1] and "workers=2 precision=bf16" in notes[1] and len(notes) == 2
+
+
 def test_a_much_better_candidate_is_tried_all_the_same(tmp_path: Path) -> None:
     """What is foreseen may be too long, and the other one is hardly worth having."""
 
