@@ -3,7 +3,8 @@
 A peak is a constant and what grows with each knob of which more takes more, and with the products of several: batches
 lie ready in proportion to workers, to what each keeps, and to their size. Other knobs add to it, and to what those add.
 Bayesian linear regression in bytes (Bishop, Pattern Recognition and Machine Learning, 2006, section 3.3). A trial that
-ran out of memory wanted more than the limit; how much more nothing tells.
+ended since memory did wanted more than it had taken by then, and than the limit; how much more nothing tells. One that
+came to its end beyond its limit took what was read.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ takes more, and any value of another knob; as shares of what the first trial too
 OF_ANY_BATCH = 0.2
 """That part of the latter on a device, whatever the batch."""
 AT_LEAST, AT_MOST = 1.15, 2.0
-"""What ran out of memory is taken to want so many times the limit at least, and at most."""
+"""What ended since memory did is taken to have wanted so many times the limit at least, and at most."""
 MOST_UNSURE = 0.04
 """A peak, as a share of the limit, counts as known to so much at least: what nobody tried is to be found out."""
 
@@ -53,20 +54,19 @@ class MemoryModel:
         of_device: bool = False,
     ) -> None:
         self._features = _Features(axes, of_device=of_device)
-        known, failed = list[_Peak](), list[_Peak]()
+        known, failed = list[_Peak](), list[Sequence[int]]()
         for trial, indices in placed:
-            taken = (peak(trial.measurement) if trial.measurement is not None else None) or 0
-            if trial.outcome is not None and trial.outcome.reason == reason:
-                failed.append((indices, max(taken / limit, AT_LEAST)))
-            elif taken:
+            taken = _taken(trial, peak, limit, reason)
+            if taken is not None:
                 known.append((indices, taken / limit))
+            elif trial.outcome is not None and trial.outcome.reason == reason:
+                failed.append(indices)
         self._is_told = bool(known)
         self._first = known[0][1] if known else 0.0
         self._fit(known)
         if known and failed:
-            wanted, _ = self._predict(np.array([indices for indices, _ in failed], dtype=np.int64))
-            wanted = np.minimum(np.maximum(wanted, [least for _, least in failed]), AT_MOST)
-            self._fit([*known, *((indices, each) for (indices, _), each in zip(failed, wanted, strict=True))])
+            wanted, _ = self._predict(np.array(failed, dtype=np.int64))
+            self._fit([*known, *zip(failed, np.clip(wanted, AT_LEAST, AT_MOST).tolist(), strict=True)])
 
     def fits(self, configs: Indices) -> Floats:
         """The probability that each config's peak is within the limit; 1 where no trial told its own."""
@@ -89,6 +89,16 @@ class MemoryModel:
         rows = self._features.of(configs)
         deviation = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", rows, self._covariance, rows), 0.0))
         return np.asarray(rows @ self._weights), np.asarray(deviation)
+
+
+def _taken(trial: Trial, peak: Callable[[Measurement], int | None], limit: int, reason: str) -> int | None:
+    """The bytes of the trial's peak; None where nothing tells. Of what ended early they'd be a part of it."""
+    measured = trial.measurement
+    if measured is None and trial.outcome is not None and trial.outcome.reason == reason:
+        beyond = trial.outcome.measurement
+        # Only a window that came to its end is steady: it was judged by the peak once it was through.
+        measured = beyond if beyond is not None and beyond.steady and (peak(beyond) or 0) > limit else None
+    return (peak(measured) or None) if measured is not None else None
 
 
 class _Features:

@@ -10,7 +10,7 @@ import pytest
 from support import worlds
 
 from tuner.analysis.memory_forecast import MemoryLimits
-from tuner.model import BASELINE, Config, Outcome, Phase, Trial
+from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Trial
 from tuner.search.feasibility import UNLIKELY, Feasibility
 from tuner.search.history import History
 
@@ -58,6 +58,23 @@ def test_a_trial_that_ran_out_tells_of_those_like_it_and_not_of_those_that_take_
     like, less = likely(known, Config(batch_size=512, workers=2, precision="bf16"), Config(batch_size=512, layout=True))
     assert like < 0.5, like
     assert less > 0.8, less
+
+
+def beyond(mib: float, *, steady: bool) -> Outcome:
+    """What took so much of the host, which is beyond the limit."""
+    outcome = took(mib)
+    assert outcome.measurement is not None
+    measured = replace(outcome.measurement, steady=steady)
+    return replace(outcome, kind=OutcomeKind.INFEASIBLE, reason="host-oom", measurement=measured)
+
+
+def test_a_peak_that_was_read_beyond_the_limit_is_what_was_read() -> None:
+    """A large batch takes 1020 of 1000, and something else spares 50 of it. What was ended early wanted more."""
+    large, spared = Config(batch_size=512), Config(batch_size=512, layout=True)
+    known = {BASELINE: took(700), Config(layout=True): took(650)}
+    (read,) = likely({**known, large: beyond(1020, steady=True)}, spared)
+    (ended,) = likely({**known, large: beyond(1020, steady=False)}, spared)
+    assert read > UNLIKELY > ended, (read, ended)
 
 
 @pytest.mark.parametrize("of", [lambda n: MemoryLimits(n, None), lambda n: MemoryLimits(None, 4 * n)])
