@@ -9,6 +9,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -53,8 +54,7 @@ class AdditiveSampler:
         chance = np.random.default_rng(_seed(self._seed, len(history.trials)))
         search = _Search(history, history.model, chance, self._draws)
         found = search.proposal()
-        is_over = found is None or (found.expected is not None and found.expected < WORTH_HAVING)
-        return (search.without_idle_knobs() or found) if is_over else found
+        return found if _is_worth_it(found) else search.without_idle_knobs() or found
 
 
 class _Search:
@@ -68,20 +68,48 @@ class _Search:
         self._best = float(self._model.predict(history.tried.indices)[0].max())
         self._likely = Feasibility(history)
         self._seconds = TrialSeconds(history)
+        self._names = [axis.knob.name for axis in history.space.axes]
 
     def proposal(self) -> Proposal | None:
         """By shortlists, the most promising one first, until one holds a config that isn't ruled out.
 
         What can't show a gain beside what holds the loop up, near-twins of the best trial, and what hardly works, come
-        last.
+        last. But where nothing else is expected to gain, what does for all that memory may not suffice comes first: a
+        forecast of memory is no trial.
         """
         indices = candidates(self._history, self._chance)
         mean, deviation = self._model.predict(indices)
-        most = self._most(indices)
+        most, likely = self._most(indices), self._likely.of(indices)
         promise = np.minimum(mean + DARING * deviation, most)
-        fails, shows_nothing = self._likely.of(indices) < UNLIKELY, most <= self._best
-        order = np.lexsort((-promise, shows_nothing, fails))
-        untried = self._untried(indices[order])
+        fails, shows_nothing = likely < UNLIKELY, most <= self._best
+        found = self._first_of(indices[np.lexsort((-promise, shows_nothing, fails))])
+        if _is_worth_it(found):
+            return found
+        doubtful = np.flatnonzero(fails & ~shows_nothing)
+        excess = expected_excess(mean[doubtful], deviation[doubtful], self._best)
+        expected = np.minimum(excess, most[doubtful] - self._best) * likely[doubtful]
+        worth = np.argsort(-expected, kind="stable")[: np.count_nonzero(expected >= math.log(WORTH_HAVING))]
+        hoped_for, failing = self._in_doubt(indices[doubtful[worth]], expected[worth])
+        if hoped_for is not None:
+            return hoped_for
+        return replace(found, failing=failing) if found is not None else None
+
+    def _in_doubt(self, indices: Indices, expected: Floats) -> tuple[Proposal | None, float | None]:
+        """Of rows that hardly work and are worth a trial by the gain expected of them all the same, largest first: a
+        proposal, of what nothing but forecasts of memory doubt; or else the gain expected of those that values doubt.
+        """
+        by_memory = self._likely.but_for_memory(indices) >= UNLIKELY
+        hoped_for = self._first_of(indices[by_memory])
+        if _is_worth_it(hoped_for):
+            return hoped_for, None
+        configs = map(self._config_of, indices[~by_memory].tolist())
+        left = (self._history.find(config) is None and not self._history.is_ruled_out(config) for config in configs)
+        failing = next(itertools.compress(expected[~by_memory].tolist(), left), None)
+        return None, math.exp(failing) if failing is not None else None
+
+    def _first_of(self, indices: Indices) -> Proposal | None:
+        """What is picked of the first shortlist that holds a config which isn't ruled out; near-twins come last."""
+        untried = self._untried(indices)
         twins: dict[Config, list[int]] = {}
         while shortlist := dict(itertools.islice(untried, SHORTLIST)):
             other = {config: row for config, row in shortlist.items() if not self._is_twin(config)}
@@ -146,18 +174,23 @@ class _Search:
 
     def _untried(self, indices: Indices) -> Iterator[tuple[Config, list[int]]]:
         """The canonical configs of these rows that have no trial, each once, with their own rows."""
-        space = self._history.space
-        names = [axis.knob.name for axis in space.axes]
         seen: set[Config] = set()
         for row in indices.tolist():
-            config = space.config_of(dict(zip(names, row, strict=True)))
+            config = self._config_of(row)
             if config not in seen and self._history.find(config) is None:
                 seen.add(config)
-                yield config, list(space.indices_of(config).values())
+                yield config, list(self._history.space.indices_of(config).values())
+
+    def _config_of(self, row: Sequence[int]) -> Config:
+        return self._history.space.config_of(dict(zip(self._names, row, strict=True)))
 
     def _is_twin(self, config: Config) -> bool:
         incumbent = self._history.promising
         return incumbent is not None and self._history.twins.are_twins(config, incumbent.config)
+
+
+def _is_worth_it(proposal: Proposal | None) -> bool:
+    return proposal is not None and (proposal.expected is None or proposal.expected >= WORTH_HAVING)
 
 
 def _reason(history: History, config: Config, ratio: float, deviation: float) -> str:

@@ -19,7 +19,7 @@ WORKS = 1.0
 BLAMED, BLAMED_FOR_MEMORY = 3.0, 1.0
 """A failure counts like so many trials that worked; less of something else may mend one of memory."""
 UNLIKELY = 0.35
-"""A config that works with a smaller probability is left until nothing else is."""
+"""A config that works with a smaller probability is left until nothing else is, or is expected to gain."""
 
 
 class Feasibility:
@@ -47,9 +47,14 @@ class Feasibility:
 
     def of(self, configs: Indices) -> Floats:
         """The probability that each row of indices works."""
-        likely = np.ones(len(configs))
+        likely = self.but_for_memory(configs)
         for memory in self._memory:
             likely *= memory.fits(configs)
+        return likely
+
+    def but_for_memory(self, configs: Indices) -> Floats:
+        """The same without what the forecasts of memory say."""
+        likely = np.ones(len(configs))
         for place, (worked, failed) in enumerate(zip(self._worked, self._failed, strict=True)):
             likely *= ((worked + WORKS) / (worked + WORKS + failed))[configs[:, place]]
         return likely

@@ -43,12 +43,14 @@ class Proposal:
     """A config to try, in its canonical form. ``why`` says in a line what it is tried for, for people.
 
     ``expected``: the gain over the best config so far that its trial is expected to bring (1.02 for 2%; never below 1),
-    None from a sampler that forecasts none.
+    None from a sampler that forecasts none. ``failing``: the same, by how likely they fail, of configs whose values
+    failed in others' company, which keep no search going; None where that isn't worth having.
     """
 
     config: Config
     why: str
     expected: float | None = None
+    failing: float | None = None
 
 
 class Sampler(Protocol):

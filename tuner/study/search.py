@@ -182,7 +182,9 @@ def _nothing_is_expected(study: StudyContext, proposal: Proposal | None) -> str:
     expected = proposal.expected
     if expected is None or expected >= WORTH_HAVING or _since_gain(study) < CALM:
         return ""
-    return f"no config left is expected to be {WORTH_HAVING - 1:.0%} faster than the best ({expected:.3f}x at most)"
+    failing = f", but for values that failed before ({proposal.failing:.3f}x at most)" if proposal.failing else ""
+    found = f"no config left is expected to be {WORTH_HAVING - 1:.0%} faster than the best ({expected:.3f}x at most)"
+    return found + failing
 
 
 def _proof_is_due(study: StudyContext, proposal: Proposal | None) -> str:

@@ -15,7 +15,9 @@ from support.loops import Loop
 from support.plays import play
 from support.processor import WIDE
 
-from tuner.model import BASELINE, Config, Outcome, Phase, Ratio, Reference, Trial
+from tuner.analysis.gain import WORTH_HAVING
+from tuner.analysis.memory_forecast import MemoryLimits
+from tuner.model import BASELINE, Config, Outcome, Phase, Ratio, Reference, Trial, Value
 from tuner.search.additive import AdditiveSampler
 from tuner.search.candidates import ENUMERATED, candidates
 from tuner.search.ceilings import LEEWAY, SURE, LoaderRows, ceilings, with_all_of_the_wait
@@ -207,6 +209,57 @@ def test_a_trial_that_compiles_costs_what_such_trials_took() -> None:
     history = history_of({BASELINE: worlds.measured(100.0), BF16: worlds.measured(100.0), Config(compile="max"): slow})
     seconds = TrialSeconds(history).of(rows([W4, {"compile": "max", "workers": 4}, {"compile": "default"}]))
     assert list(seconds) == [10.0, 70.0, 20.0]
+
+
+SPARING = worlds.resolved("precision", "layout", "compile", "workers", "prefetch")
+ALONE: Mapping[str, Mapping[Value, float]] = {
+    "precision": {"bf16": 1.5, "fp16": 0.9}, "compile": {"max": 1.45, "default": 0.9}, "layout": {True: 0.9},
+    "workers": {1: 0.9, 2: 0.9, 4: 0.9, 8: 0.9},
+}  # fmt: skip
+"""Knob → value → what it gains."""
+FASTEST = Config(precision="bf16", compile="max")
+MIB = 2**20
+
+
+def of_much_memory(config: Config) -> Outcome:
+    """Of 1,000 MiB the two that gain take nearly all, each by itself; and no more together, which nothing tells."""
+    gain = math.prod(ALONE.get(name, {}).get(value, 1.0) for name, value in config.items())
+    gains = FASTEST.items() & config.items()
+    mib = min(999, 880 + (115, 115, 60)[len(gains)] * bool(gains) + 10 * int(config.get("workers", 0)))
+    outcome = worlds.measured(100.0 * gain)
+    assert outcome.measurement is not None
+    return replace(outcome, measurement=replace(outcome.measurement, peak_host_bytes=mib * MIB))
+
+
+def test_what_memory_may_not_suffice_for_is_tried_before_the_search_ends() -> None:
+    """Dozens of configs are likely to work, and none of them is expected to gain."""
+    alone = [Config({name: value}) for name, values in ALONE.items() for value in values]
+    outcomes = {config: of_much_memory(config) for config in map(SPARING.canonical, [BASELINE, *alone])}
+
+    def history() -> History:
+        trials = history_of(outcomes, SPARING).trials
+        return History(SPARING, worlds.OBJECTIVE, trials, MemoryLimits(None, 1000 * MIB))
+
+    assert Feasibility(history()).of(rows([FASTEST], SPARING))[0] < UNLIKELY
+    for _ in range(5):
+        proposal = proposed(history())
+        if proposal.expected is not None and proposal.expected < WORTH_HAVING:
+            break
+        outcomes[proposal.config] = of_much_memory(proposal.config)
+    assert FASTEST in outcomes
+    assert proposal.expected is not None and proposal.expected < WORTH_HAVING, "and then it ends"
+
+
+def test_what_values_that_failed_may_gain_keeps_no_search_going_and_is_told() -> None:
+    """Both that gain crashed in company of each other, twice."""
+    alone = [Config({name: value}) for name, values in ALONE.items() for value in values]
+    outcomes = {config: of_much_memory(config) for config in map(SPARING.canonical, [BASELINE, *alone])}
+    for workers in (1, 2):
+        outcomes[Config({**FASTEST, "workers": workers})] = worlds.infeasible("nan")
+    proposal = proposed(history_of(outcomes, SPARING))
+    assert not FASTEST.items() <= proposal.config.items()
+    assert proposal.expected is not None and proposal.expected < WORTH_HAVING, proposal
+    assert proposal.failing is not None and proposal.failing > WORTH_HAVING, proposal
 
 
 def test_a_small_space_is_looked_at_as_a_whole_and_a_large_one_around_its_best() -> None:

@@ -64,14 +64,14 @@ def test_it_ends_in_the_same_place_when_the_study_is_given_again(tmp_path: Path)
 class Expecting:
     """Proposes numbers of workers, and expects so much of each."""
 
-    def __init__(self, expected: float | None) -> None:
-        self._expected = expected
+    def __init__(self, expected: float | None, failing: float | None = None) -> None:
+        self._expected, self._failing = expected, failing
 
     def propose(self, history: History) -> Proposal | None:
         """The first one that wasn't tried."""
         sizes = (Config(workers=w, batch_size=b) for w in (4, 8, 2, 1) for b in (256, 128, 32))
         config = next((config for config in sizes if history.find(config) is None), None)
-        return Proposal(config, "made up", self._expected) if config is not None else None
+        return Proposal(config, "made up", self._expected, self._failing) if config is not None else None
 
 
 @pytest.mark.parametrize(("expected", "ends"), [(1.002, True), (1.02, False), (None, False)])
@@ -81,6 +81,11 @@ def test_only_a_forecast_below_what_is_worth_having_ends_it(
     result = study(tmp_path, Expecting(expected))
     assert result.why.startswith("no config left is expected") is ends
     assert len(searched(result)) > CALM and (len(searched(result)) < 12) is ends
+
+
+def test_what_is_left_out_since_its_values_failed_is_named_when_it_ends(tmp_path: Path) -> None:
+    why = study(tmp_path, Expecting(1.002, 1.1)).why
+    assert why.endswith("than the best (1.002x at most), but for values that failed before (1.100x at most)")
 
 
 def time_left(seconds: float) -> StudyTime:
