@@ -81,6 +81,26 @@ def check_an_end_that_comes_as_a_surprise_is_known_the_second_time() -> None:
     assert looks(3, 5, 8, 9, 10) == [None, 8, 8, None, None], "an iteration that was broken off says nothing"
 
 
+def check_a_queue_that_a_later_epoch_fills_anew_is_told_once_it_has_been_full() -> None:
+    """What fills it was taken for a loader that is faster than the loop; nobody sees how the epoch's end empties it."""
+    dataset = tf.data.Dataset.range(800).batch(8).prefetch(5)
+    watch, kept = ReadyWatch(tf), []
+
+    def looks() -> list[float | None]:
+        """After each of the first seven batches of a new iteration."""
+        iterator, told = iter(dataset), []
+        kept.append(iterator)
+        watch.fetches_from(iterator)
+        for _ in range(7):
+            next(iterator)
+            soon(lambda: read(tf, iterator).batches, 5)
+            told.append(watch.samples(8))
+        return told
+
+    assert looks() == [None, *[40.0] * 6], "a slow first step lets a queue fill that the loop may live on"
+    assert looks() == [None] * 4 + [40.0] * 3
+
+
 def check_data_without_an_end_may_stand_still() -> None:
     iterator = iter(tf.data.Dataset.range(80).repeat().batch(8).prefetch(20))
     next(iterator)

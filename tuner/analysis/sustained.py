@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean, stdev
 
 from tuner.child.counts import EpochUse
 from tuner.child.records import Block
 
 WAITING = 0.02
 """A loop waits for its loader where it does so for that share of its time."""
+
+MIN_AGREEING, SURE = 3, 2.0
+"""So many blocks at least, whose mean is so many standard errors away from 0, tell what a queue does in others."""
 
 
 def sustained_amounts(blocks: Sequence[Block]) -> list[float]:
@@ -23,7 +27,8 @@ def sustained_amounts(blocks: Sequence[Block]) -> list[float]:
     Blocks whose queue can't be compared (an iteration began, or an epoch came to its end) follow the others.
 
     By turns the queue grows between two blocks, by what was under way when the trial was held: of a loop that waits for
-    its loader, what that made in the blocks counts, whether it was more or less than the loop took.
+    its loader, what that made in the blocks counts, whether it was more or less than the loop took. Blocks whose queue
+    can't be compared follow the others where these agree: the few of short epochs differ by a batch at random.
 
     Otherwise the window lived on its queue only if that was longer at first than ever in the last third: a queue comes
     and goes by as many batches as there are workers, and taking off what it lacks at one moment would make rates too
@@ -33,11 +38,20 @@ def sustained_amounts(blocks: Sequence[Block]) -> list[float]:
     grown, taken = sum(_change(block) or 0.0 for block in known), sum(block.samples for block in known)
     if any(block.turn for block in blocks):
         waits = sum(block.wait_s for block in blocks) >= WAITING * sum(block.seconds for block in blocks)
-        return _made(blocks, max(0.0, 1 + grown / taken)) if waits and taken > 0 else [b.samples for b in blocks]
+        kept = max(0.0, 1 + grown / taken) if taken > 0 and _agree(known) else 1.0
+        return _made(blocks, kept) if waits and taken > 0 else [b.samples for b in blocks]
     last = [block.ready_after or 0.0 for block in known[-math.ceil(len(known) / 3) :]]
     if not known or taken <= 0 or grown >= 0 or (known[0].ready_before or 0.0) <= max(last):
         return [block.samples for block in blocks]
     return _made(blocks, max(0.0, 1 + grown / taken))
+
+
+def _agree(known: Sequence[Block]) -> bool:
+    """Whether queues grew, or shrank, by more than blocks differ in that by chance."""
+    changes = [_change(block) or 0.0 for block in known]
+    if len(changes) < MIN_AGREEING:
+        return False
+    return abs(fmean(changes)) > SURE * stdev(changes) / math.sqrt(len(changes))
 
 
 def _made(blocks: Sequence[Block], kept: float) -> list[float]:

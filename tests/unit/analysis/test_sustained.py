@@ -48,6 +48,28 @@ def test_without_a_queue_samples_are_as_counted() -> None:
     assert sustained_amounts([BLOCK] * 3) == [100] * 3
 
 
+def by_turns(*looks: tuple[float | None, float | None]) -> list[Block]:
+    """Blocks of 100 samples, each of a turn of its own, that begin and end with so much ready; a tenth is waited."""
+    return [
+        replace(BLOCK, turn=turn, ready_before=before, ready_after=after, wait_s=0.1)
+        for turn, (before, after) in enumerate(looks, 1)
+    ]
+
+
+def test_by_turns_what_others_turns_made_ready_does_not_count() -> None:
+    assert sustained_amounts(by_turns((40, 20), (40, 30), (30, 30))) == [80, 90, 100]
+
+
+def test_by_turns_few_queues_that_differ_by_a_batch_say_nothing_of_others() -> None:
+    """Of short epochs few blocks can be compared: all others were told to be a twentieth faster for one batch."""
+    short = by_turns((12, 12), (8, 16), (12, None), (12, None), (None, 12), (12, None))
+    assert sustained_amounts(short) == [100, 108, 100, 100, 100, 100]
+
+
+def test_by_turns_a_stock_that_is_used_up_in_each_block_is_used_up_in_the_others() -> None:
+    assert sustained_amounts(by_turns((640, 620), (621, 600), (600, 581), (581, None))) == [80, 79, 81, 80]
+
+
 @given(st.lists(st.tuples(st.floats(0, 1e6), st.none() | st.floats(0, 1e6), st.integers(0, 1)), min_size=1, max_size=9))
 def test_no_queue_makes_a_loop_faster_than_what_it_took(rows: list[tuple[float, float | None, int]]) -> None:
     lengths = [None, *(length for _, length, _ in rows)]

@@ -98,7 +98,8 @@ class LoaderWatch:
         """Samples that lie ready for the training loop; None where that can't be seen."""
         primary = self.sources.primary
         newest = primary.newest() if primary is not None else None
-        ready = ready_batches(newest if self.own is None else self.own.serving)
+        anew = primary is not None and primary.later_starts > 0
+        ready = ready_batches(newest, anew=anew) if self.own is None else ready_batches(self.own.serving)
         return None if ready is None or primary is None else float(ready * primary.usual_size)
 
     def take_waits(self) -> float:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from .types import LoaderIterator, WorkersIterator
 
 
-def ready_batches(iterator: LoaderIterator | None) -> int | None:
+def ready_batches(iterator: LoaderIterator | None, *, anew: bool = False) -> int | None:
     """Batches that lie ready; None without workers, and once an epoch's last batches have been asked for.
+
+    None as well while a queue that begins ``anew`` fills: what an epoch's first batches leave in it, its last ones use
+    up unseen. By the time that as many have been taken as it holds, it is as long as the loader can keep it.
 
     By PyTorch's own bookkeeping (2.4 to 2.13): a task is a batch that was asked for. As long as there are more to ask
     for, as many are on their way as workers and ``prefetch_factor`` allow. What came out of turn lies with its task,
@@ -15,7 +18,8 @@ def ready_batches(iterator: LoaderIterator | None) -> int | None:
     if not isinstance(iterator, WorkersIterator):
         return None
     try:
-        if iterator._send_idx - iterator._rcvd_idx < iterator._prefetch_factor * iterator._num_workers:
+        capacity = iterator._prefetch_factor * iterator._num_workers
+        if iterator._send_idx - iterator._rcvd_idx < capacity or (anew and iterator._rcvd_idx < capacity):
             return None
         queues = {id(queue): queue for queue in (iterator._worker_result_queue, iterator._data_queue)}
         out_of_turn = sum(len(task) > 1 for task in list(iterator._task_info.values()))

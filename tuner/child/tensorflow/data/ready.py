@@ -80,7 +80,7 @@ class ReadyWatch:
     def __init__(self, tf: ModuleType) -> None:
         self._tf = tf
         self._iterator: Callable[[], DatasetIterator | None] = lambda: None
-        self._is_new = True
+        self._is_new, self._is_later, self._has_begun = True, False, False
         self.is_unseen = self.was_seen = False
         self._made = self._fetched = -1
         self._cardinality = -1
@@ -96,7 +96,7 @@ class ReadyWatch:
         before = self._dataset()
         if before is not None:
             self._seen_until[before] = max(self._fetched, self._seen_until.get(before, 0))
-        self._is_new = True
+        self._is_new, self._is_later, self._has_begun = True, self._has_begun, True
         self._made = self._fetched = self._cardinality = -1
         self._dataset = lambda: None
         dataset = getattr(iterator, "_dataset", None)
@@ -112,7 +112,8 @@ class ReadyWatch:
         """Samples that lie ready, in batches of that size; None where that can't be seen.
 
         None as well where nothing more is to come, since what is left of an epoch is no stock of a faster loop, and the
-        first time for an iterator: one before it had a queue of its own.
+        first time for an iterator: one before it had a queue of its own. Of iterations after the first, None until as
+        many batches were fetched as can lie ready: what fills a queue then is used up, unseen, at its end.
         """
         stock = self._look()
         if stock is None:
@@ -121,7 +122,8 @@ class ReadyWatch:
         stands, self._made, self._fetched = made == self._made, made, stock.fetched
         is_new, self._is_new = self._is_new, False
         ended = made >= self._cardinality if self._cardinality >= 0 else self._may_have_ended(made, stands)
-        return None if is_new or ended else float(stock.batches * batch_size + stock.samples)
+        fills = self._is_later and stock.fetched < self.capacity(batch_size)
+        return None if is_new or ended or fills else float(stock.batches * batch_size + stock.samples)
 
     def _may_have_ended(self, made: int, stands: bool) -> bool:
         """Whether nothing may be to come, of data whose length TensorFlow doesn't know."""
