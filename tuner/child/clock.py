@@ -233,7 +233,8 @@ class StepClock:
     def _end_turn(self) -> None:
         """Waits for the next turn where this one was long enough, in training; at once where the window begins."""
         turns = self.turns
-        if turns is None or self.complete or self.phase is not Phase.WINDOW or self._turn_s < self._window.block_s:
+        length_s = self._window.block_s * (turns.stretch if turns is not None else 1.0)
+        if turns is None or self.complete or self.phase is not Phase.WINDOW or self._turn_s < length_s:
             return
         enough = self._is_enough(self._clock() - self._phase_started)
         held_s = turns.wait(enough=enough, whole=len(self._blocks) >= 3 and self._is_whole)
@@ -268,9 +269,8 @@ class StepClock:
 
     def _is_long_enough(self, seconds: float) -> bool:
         """Whether a block that is so long, with those before it in its turn, may end. By the script's own thread."""
-        if not self.asynchronous or self._steps >= STEPS_BETWEEN_WAITS:
-            return seconds >= self._window.block_s
-        return seconds >= _LONGEST * self._window.block_s
+        block_s = self._window.block_s * (self.turns.stretch if self.turns is not None else 1.0)
+        return seconds >= block_s * (_LONGEST if self.asynchronous and self._steps < STEPS_BETWEEN_WAITS else 1)
 
     def _training_again(self) -> None:
         if self._validating:
@@ -343,7 +343,7 @@ class StepClock:
         self._phase_steps = 0
         self._blocks = []
         begins = self.turns is not None and phase is Phase.WINDOW
-        self._turn_s = self._window.block_s if begins else 0.0  # the first turn begins with the window
+        self._turn_s = _LONGEST * self._window.block_s if begins else 0.0  # the first turn begins with the window
 
     def _is_hopeless(self) -> bool:
         """Whether the rate is sure to stay below what would be of use: the rest of the window would teach nothing."""

@@ -178,3 +178,22 @@ def test_a_trials_deadline_moves_by_what_it_is_held() -> None:
     ends_by, last_step = session._ends_by, session._last_step
     session.clock.on_held(7.0)
     assert (session._ends_by, session._last_step) == (ends_by + 7.0, last_step + 7.0)
+
+
+@pytest.mark.parametrize("epoch_s", [0.34, 0.36, 0.38, 0.42, 0.5, 0.72])
+def test_what_comes_back_as_often_as_turns_does_has_its_share_of_them(epoch_s: float) -> None:
+    """Each epoch begins with a fifth of its seconds. It fell into every lead-in of a trial, and into every turn of the
+    script as written beside it: a loop was told to be a third faster than itself.
+    """
+    log, now = Log(), [0.0]
+    clock = StepClock(log, replace(WINDOW, max_s=1e9), clock=lambda: now[0])
+    clock.turns, clock.ready = given(log, b"1\n" * 60), lambda: 4.0
+    steps = round(epoch_s * 0.8 / 0.01)
+    while not clock.complete:
+        for step in range(steps):
+            now[0] += 0.01 + (0.0 if step else epoch_s * 0.2)
+            clock.add_samples(1, 0.0)
+            clock.step()
+    window = [block for block in log.of("block") if block["turn"]]
+    rate = sum(block["samples"] for block in window) / sum(block["seconds"] for block in window)
+    assert rate == pytest.approx(steps / epoch_s, rel=0.05)
