@@ -102,7 +102,7 @@ class _Search:
         hoped_for = self._first_of(indices[by_memory])
         if _is_worth_it(hoped_for):
             return hoped_for, None
-        configs = map(self._config_of, indices[~by_memory].tolist())
+        configs = map(self._config_of, indices[~by_memory][:SHORTLIST].tolist())
         left = (self._history.find(config) is None and not self._history.is_ruled_out(config) for config in configs)
         failing = next(itertools.compress(expected[~by_memory].tolist(), left), None)
         return None, math.exp(failing) if failing is not None else None
