@@ -113,8 +113,11 @@ class _OfAllRanks(Switcher):
 
     def _asked(self, act: Act, config: Config = AS_WRITTEN) -> str:
         self._ask(act, config)
-        own = _done(self._own, act, config)
-        return own or self._elsewhere()
+        try:
+            own = _done(self._own, act, config)
+        finally:
+            elsewhere = self._elsewhere()
+        return own or elsewhere
 
     def _did(self, act: Act, config: Config = AS_WRITTEN) -> None:
         self._ask(act, config)

@@ -115,6 +115,15 @@ def test_all_ranks_are_switched_alike_and_rank_0_tells_of_it(shared: int) -> Non
     assert ranks.rotation.ended and not ranks.refused and not ranks.log.of("left")
 
 
+@pytest.mark.parametrize("says", ["refusal", "doubt"])
+def test_what_rank_0_says_itself_is_asked_of_all_ranks_nevertheless(shared: int, says: str) -> None:
+    """What is asked next would take the place of what they haven't come to yet."""
+    ranks = Ranks(shared, MadeUp(says=says, reason="not here"), MadeUp(), MadeUp())
+    noted = [each.noted for each in ranks.switchers]
+    assert (says, B) in noted[0]
+    assert noted[0] == noted[1] == noted[2]
+
+
 def test_what_obstructs_one_rank_obstructs_all(shared: int) -> None:
     ranks = Ranks(shared, MadeUp(), MadeUp(), MadeUp(says="obstacle", reason="it is compiled"))
     assert ranks.refused == ["rank 2: it is compiled"] and ranks.rotation.ended
