@@ -65,7 +65,8 @@ class LayerLook:
                 autocast |= bool(node.args[2])
             elif name in _PRODUCTS:
                 if name == "conv2d":
-                    self._saw_input(node.args[0].meta.get(_EXAMPLE))
+                    given = node.args[0] if node.args else node.kwargs.get("input")
+                    self._saw_input(getattr(given, "meta", {}).get(_EXAMPLE))
                 self._saw_output(node.meta.get(_EXAMPLE), autocast=autocast)
 
     def _is_in_autocast(self) -> bool:

@@ -11,7 +11,7 @@ import torch
 from support.torch_trials import begin
 from torch import nn
 
-from tuner.child.torch.layer_looks import convolves
+from tuner.child.torch.layer_looks import LayerLook, convolves
 
 __all__ = ["begin"]
 
@@ -92,6 +92,33 @@ class Copying(nn.Module):  # type: ignore[misc]  # PyTorch is not looked at
     def forward(self, x: Any) -> Any:
         self.copied.append(copy.deepcopy(self.layers))
         return self.layers(x) + self.copied[-1](x).detach()
+
+
+class ByKeyword(nn.Module):  # type: ignore[misc]  # PyTorch is not looked at
+    """Convolves by a function that it gives all by keyword, before anything else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel, self.last = nn.Parameter(torch.ones(2, 2, 2, 2)), nn.Linear(4, 1)
+
+    def forward(self, x: Any) -> Any:
+        images = nn.functional.conv2d(input=x.view(16, 2, 2, 2), weight=self.kernel)
+        return self.last(torch.cat([images.flatten(1)] * 2, dim=1))
+
+
+def test_a_batch_given_by_keyword_is_looked_at_in_a_graph() -> None:
+    model = ByKeyword()
+    look, graphs = LayerLook(torch, model, "cpu"), list[Any]()
+
+    def backend(graph: Any, examples: object) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(model, backend=backend)
+    compiled(torch.randn(16, 8))
+    (graph,) = graphs
+    look.graph(graph.graph.nodes)
+    assert sum(look.layouts.values()) == 1 and look.dtype == "float32"
 
 
 def test_layers_may_be_copied_while_they_are_looked_at(begin: Begin) -> None:
