@@ -69,7 +69,7 @@ class StepClock:
         self.is_untold: Callable[[], bool] = lambda: False
         self.told_within = 2
         self.counts_samples = True
-        self.asynchronous = False
+        self.asynchronous = self.ends_are_told = False
         self.on_block: Callable[[], None] = lambda: None
         self.ready: Callable[[], float | None] = lambda: None
         self.is_filling: Callable[[], bool] = lambda: False
@@ -287,7 +287,7 @@ class StepClock:
         now = self._clock() if at is None else at
         ready = self.ready() if at is None else self._ready_at_resumption
         self._stock_was_seen |= ready is not None
-        if may_end_epoch and not ready:
+        if may_end_epoch and not (ready or self.ends_are_told):
             ready = None  # an epoch that has come to its end leaves nothing, however fast its loader is
         counted, seconds = self._counted, now - self._block_started
         if not (self._steps or flagged):

@@ -193,7 +193,7 @@ class OwnBatches:
                 del self._tallies[place]
                 self._given_up.add(place)
             # What was given once, such as a model that is frozen and as long as a batch, holds none.
-            usual = [t for t in self._tallies.values() if 2 * t.passes > self.passes]
+            usual = [t for t in self._tallies.values() if 3 * t.passes > self.passes]
             chosen = min(usual or self._tallies.values(), key=_rank, default=None)
         if chosen is not self._chosen:
             self.changes += self.passes > 1

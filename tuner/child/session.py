@@ -142,7 +142,7 @@ class Session:
             self.clock.synchronize = hooks.synchronize
             self.clock.activity = lambda: hooks.activity() + self._reported.changes
             self.clock.on_block = hooks.on_block
-            self.clock.ready = hooks.ready
+            self.clock.ready, self.clock.ends_are_told = hooks.ready, self.trained_by == "torch"
             self._rotate(hooks)
 
     def _rotate(self, hooks: ClockHooks) -> None:

@@ -72,7 +72,7 @@ def through(study: StudyContext) -> tuple[int, ...]:
     present = next(reversed(all_finals(study, Contest.KEEPING)), None) if numbers else None
     if present is None or present.runs_left(study.trials, failed_in(study.trials, study.plan.objective)):
         return ()
-    return numbers
+    return tuple(number for number in numbers if number not in present.dropped)
 
 
 def in_order(

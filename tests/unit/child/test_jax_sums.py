@@ -109,6 +109,23 @@ def test_two_networks_in_one_state_are_no_parts_of_each_other(trial: Trial) -> N
     assert trial.is_counted()
 
 
+def test_an_attack_that_a_step_is_given_is_no_part_of_its_batch(trial: Trial) -> None:
+    """Adversarial training: it is a gradient with respect to the samples."""
+    attack = jax.jit(jax.grad(lambda x, params, y: loss_of(params, x, y)))
+
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def step(params: Any, x: Any, y: Any, delta: Any) -> Any:
+        steps: Any = trial.adapter.steps
+        return steps.update(lambda: descend(params, jax.grad(loss_of)(params, x + 0.1 * delta, y)))
+
+    params = weights()
+    for x, y in batches(20, 24):
+        params = step(params, x, y, attack(x, params, y))
+        trial.trained(1, 20)
+    trial.updates += 1  # before the first update nobody knows that there is one
+    assert trial.is_counted()
+
+
 def test_a_gradient_that_is_looked_at_alone_counts_nothing(trial: Trial) -> None:
     gradient, apply, params = jax.jit(jax.grad(loss_of)), updating(trial), weights()
     for x, y in batches(20, 24):
@@ -165,7 +182,25 @@ def test_a_score_after_each_call_of_many_steps_is_set_apart(trial: Trial, gives_
     for _ in range(8):
         params = epoch(params, X.reshape(12, 20, 4), Y.reshape(12, 20))
         score(params, X, Y)
-    assert trial.set_apart() == (6 if gives_numbers else 0)
+    assert trial.set_apart() == (5 if gives_numbers else 0), "the data have to come again, and a step has to follow"
+
+
+def test_what_sums_losses_up_after_each_call_of_many_steps_is_a_part_of_the_loop(trial: Trial) -> None:
+    """What the script makes between it and the next call, batches by NumPy, would be set apart with it."""
+
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def epoch(params: Any, xs: Any, ys: Any) -> Any:
+        def one(params: Any, batch: Any) -> Any:
+            loss, gradients = jax.value_and_grad(loss_of)(params, *batch)
+            return descend(params, gradients), loss
+
+        return lax.scan(one, params, (xs, ys))
+
+    summed, params = jax.jit(lambda losses: losses.mean()), weights()
+    for _ in range(8):
+        params, losses = epoch(params, X.reshape(12, 20, 4), Y.reshape(12, 20))
+        summed(losses)
+    assert trial.set_apart() == 0
 
 
 @pytest.mark.parametrize("gives_numbers", [True, False])

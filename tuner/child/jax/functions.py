@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, Generic, Protocol, TypeVar
@@ -13,9 +13,11 @@ from typing import Any, Generic, Protocol, TypeVar
 from ..call_sites import is_library
 from .rows import Outputs, Rows
 from .traces import Flatten, Trace, Traces
-from .types import Arguments, Call, Keywords, Leaves
+from .types import Arguments, Call, Keywords, Leaves, shape_of
 
 Made = TypeVar("Made")
+MOST_GIVEN = 4096
+"""So many arrays of a call are looked at, whether it was given them before."""
 MEETINGS = 3
 """So often one of two functions goes on where the other has left off before they are known to be one team."""
 _NOT_THE_SCRIPTS = frozenset({"keras", "tf_keras", "keras_core", "tensorflow", "jax", __name__.partition(".")[0]})
@@ -45,10 +47,10 @@ class JittedFunction:
     call. ``calls``, ``others``: calls that were a part of training steps, and calls that weren't. ``carries``: whether
     it was given parameters that it gave itself. ``made``: what the script has of it. ``is_plain``: whether what it is
     given and gives is what the script wrote. ``is_part``: whether its calls without a gradient are a part of the
-    training loop; ``seen_at``: the leading function's calls before the last one of those. ``is_loop``: whether it is a
-    loop of JAX's that the script runs outside of any function. ``tells``: whether each of its traces can be seen.
-    ``is_scripts``: whether the script has compiled it; ``gives_numbers``: whether its results, where it takes no
-    gradient, are numbers alone.
+    training loop; ``seen_at``: the leading function's calls, and steps, before the last one of those. ``is_loop``:
+    whether it is a loop of JAX's that the script runs outside of any function. ``tells``: whether each of its
+    traces can be seen. ``is_scripts``: whether the script has compiled it; ``gives_numbers``: whether its results,
+    where it takes no gradient, are numbers alone.
     ``team``: functions that train the same parameters by turns, such as one that tells of more every ten steps;
     ``is_alone``: it has left that for good.
     """
@@ -66,7 +68,8 @@ class JittedFunction:
         self.is_part = self.is_scripts = self.gives_numbers = False
         self.is_loop = False
         self.tells = False
-        self.seen_at = 0
+        self.seen_at = 0, 0
+        self._given: list[Callable[[], object]] = []
         self.made: Callable[[], object] = lambda: self
         self.met: weakref.WeakKeyDictionary[JittedFunction, int] = weakref.WeakKeyDictionary()
         self.is_alone = False
@@ -86,6 +89,13 @@ class JittedFunction:
         Of a library's own function that the script has compiled only numbers show it: a policy acts by such a one, too.
         """
         return not self.is_of_library or (self.is_scripts and self.gives_numbers)
+
+    def is_given_again(self, leaves: Iterable[Any]) -> bool:
+        """Whether some array among these is one that its last call was given, as data to score on are."""
+        held = [leaf for leaf in leaves if shape_of(leaf)][:MOST_GIVEN]
+        before = {id(leaf) for made in self._given if (leaf := made()) is not None}
+        self._given = [weakref.ref(leaf) for leaf in held]
+        return any(id(leaf) in before for leaf in held)
 
     def joins(self, other: JittedFunction) -> None:
         """It goes on where the other one has left off: they are one team once they have often enough."""

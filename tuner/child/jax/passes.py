@@ -11,6 +11,7 @@ from ..own_batches import OwnBatches, Spot
 from ..session import Session
 from . import FRAMEWORK
 from .rows import Found, agreed
+from .types import Aval
 
 MOST_PASSES = 10_000
 """Of one step; of more than that the samples aren't known."""
@@ -29,7 +30,7 @@ class Pass:
     ``owner``: who has taken it. ``found``: the arrays of its batch. ``made``: what it gave, held loosely.
     ``times``: how often it is taken, in a loop of JAX's; 0 where nobody knows that; None outside of one. ``steps``: the
     steps of its call; 0 where nobody knows. ``is_sure``: whether it is taken on all of those arrays, as far as is seen.
-    ``is_part``: whether its function applies no update, where others do.
+    ``is_part``: whether its function applies no update, where others do. ``parameters``: shapes of what it is taken of.
     """
 
     owner: object
@@ -40,6 +41,7 @@ class Pass:
     steps: int
     is_sure: bool
     is_part: bool
+    parameters: frozenset[Aval]
 
     def is_on_batch_of(self, other: Pass) -> bool:
         """Whether it is taken on the very arrays that another one of its owner was: at other parameters (SAM)."""
@@ -64,8 +66,9 @@ class _Waiting:
     sums: list[_Waiting]
 
     def may_sum(self, other: _Waiting) -> bool:
-        """Whether what it was given of the other one is a sum, and not what that trained."""
-        return other.taken.owner is self.taken.owner or other.taken.is_part
+        """Whether what it was given of the other one is a sum, and not what that trained, or made of the samples."""
+        own, others = self.taken, other.taken
+        return others.owner is own.owner or (others.is_part and others.parameters == own.parameters)
 
     def is_in(self, held: Collection[int]) -> bool:
         """Whether its result is among these, by their ids."""

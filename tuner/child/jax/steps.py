@@ -9,7 +9,7 @@ call counts, and of several functions or updates that take turns (a GAN's) the f
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -163,11 +163,13 @@ class StepWatch:
     def _may_validate(self, function: JittedFunction, args: Arguments, kwargs: Keywords) -> None:
         """A function without a gradient is called between steps. A step is here a call of the leading function.
 
-        Of one that gives numbers alone, no data that could be trained on, it is each of those of such a call.
+        Of one that gives numbers alone, of data that it was given before, it is each of those of such a call.
         """
         clock = self.session.clock
-        now = clock.total_steps if function.gives_numbers else self._leading
-        since, function.seen_at = now - function.seen_at, now
+        calls, steps = self._leading - function.seen_at[0], clock.total_steps - function.seen_at[1]
+        function.seen_at = self._leading, clock.total_steps
+        again = function.is_given_again(self.leaves((args, kwargs)))
+        since = steps if function.gives_numbers and again else calls
         if since < MIN_STEPS_BETWEEN_VALIDATIONS and not clock.validating:
             return
         self._due = args, kwargs  # the loss isn't read from those
@@ -211,7 +213,7 @@ class StepWatch:
             whole = leaves_at(self.leaves, args, kwargs, trace.whole)
             is_sure = not function.rows.stay or function.rows.are_whole(found, list(whole))
             batch = [each.of_members(trace.members) for each in found]
-            self._count(function, batch, result, (args, kwargs), is_sure=is_sure)
+            self._count(function, batch, result, (args, kwargs), trace.parameters, is_sure=is_sure)
             if not trace.loss_is_known:
                 paths = self.jax.tree_util.tree_flatten_with_path(result)[0]
                 trace.loss = place_of(None, paths, function.rows.devices)
@@ -247,7 +249,7 @@ class StepWatch:
         result = execute()
         if self.session.measuring:
             is_sure = not eager.rows.stay or eager.rows.are_whole(found, self.leaves((given, kwargs)))
-            self._count(eager, found, result, (trained, given, kwargs), is_sure=is_sure)
+            self._count(eager, found, result, (trained, given, kwargs), parameters, is_sure=is_sure)
         made = references_to(self.leaves, result)
         self.newest.put(eager, made)
         self.devices.ran(eager, [each() for each in made])
@@ -356,14 +358,17 @@ class StepWatch:
         finally:
             self.result = None
 
-    def _count(self, owner: Owner, found: list[Found], result: Any, given: Any, *, is_sure: bool) -> None:
+    def _count(
+        self, owner: Owner, found: list[Found], result: Any, given: Any, parameters: Iterable[Aval], *, is_sure: bool
+    ) -> None:  # fmt: skip
         """The samples of a gradient; of several functions in a step the first one's."""
         if self._counting is None or (isinstance(owner, JittedFunction) and owner.follows(self._counting)):
             self._counting = owner
         trace = owner.last if isinstance(owner, JittedFunction) else Trace()
         times = trace.passes if trace.is_in_loop else None
         is_part = self._any_update and not trace.updates
-        taken = Pass(owner, owner.name, found, times, ends_of(self.leaves, result), trace.steps, is_sure, is_part)
+        made, of = ends_of(self.leaves, result), frozenset(parameters)
+        taken = Pass(owner, owner.name, found, times, made, trace.steps, is_sure, is_part, of)
         self.passes.add(taken, lambda: self.leaves(given))
 
     # what the clock asks

@@ -131,7 +131,8 @@ class ReadyWatch:
             return False
         dataset = self._dataset()
         usual = self._seen_until.get(dataset, 0) if dataset is not None else 0
-        return stands or 0 < usual <= made
+        # What goes on beyond where others were seen last has shown that these were broken off there.
+        return stands or self._fetched <= usual <= made
 
     def capacity(self, batch_size: int) -> int:
         """Batches that can lie ready, as of the last look; 0 where that isn't known."""
