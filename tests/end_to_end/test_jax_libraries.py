@@ -97,10 +97,12 @@ for x, y in batches():
     trained += len(x)
     print("loss", float(loss).hex())
 """
-PARTS = """
+LINEAR = """
 def loss_of(params, x, y):
     return optax.softmax_cross_entropy_with_integer_labels(x @ params["w"] + params["b"], y).mean()
 params = {"w": jnp.zeros((8, 3)), "b": jnp.zeros(3)}
+"""
+PARTS = LINEAR + """
 optimizer = optax.MultiSteps(optax.adam(1e-2), every_k_schedule=2)
 held = optimizer.init(params)
 DECORATED
@@ -114,10 +116,7 @@ for x, y in batches():
     print("loss", float(loss).hex())
 assert int(held.gradient_step) == 10
 """
-PARTS_APPLIED = """
-def loss_of(params, x, y):
-    return optax.softmax_cross_entropy_with_integer_labels(x @ params["w"] + params["b"], y).mean()
-params = {"w": jnp.zeros((8, 3)), "b": jnp.zeros(3)}
+PARTS_APPLIED = LINEAR + """
 optimizer = optax.MultiSteps(optax.adam(1e-2), every_k_schedule=2)
 held = optimizer.init(params)
 gradient = jax.jit(jax.grad(loss_of))
@@ -129,10 +128,7 @@ for x, y in batches():
     params, held = apply(params, held, gradient(params, x, y))
     trained += len(x)
 """
-SUMMED = """
-def loss_of(params, x, y):
-    return optax.softmax_cross_entropy_with_integer_labels(x @ params["w"] + params["b"], y).mean()
-params = {"w": jnp.zeros((8, 3)), "b": jnp.zeros(3)}
+SUMMED = LINEAR + """
 optimizer = optax.adam(1e-2)
 held = optimizer.init(params)
 @jax.jit
