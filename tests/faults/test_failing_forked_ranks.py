@@ -107,7 +107,7 @@ def began(runner: ProcessRunner, request: TrialRequest) -> tuple[threading.Threa
     return thread, outcomes, server
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_rank_that_is_killed_while_it_is_forked_decides(
     runner: ProcessRunner, tmp_path: Path, script: Path, victim: int
 ) -> None:
@@ -123,7 +123,9 @@ def test_a_rank_that_is_killed_while_it_is_forked_decides(
     assert not wait_until_gone({*ranks})
 
 
-@pytest.mark.parametrize("victim", ["starter", "guard", "server"])
+@pytest.mark.parametrize(
+    "victim", ["starter", *(pytest.param(each, marks=pytest.mark.slow) for each in ("guard", "server"))]
+)
 def test_whoever_is_killed_no_rank_stays(runner: ProcessRunner, tmp_path: Path, script: Path, victim: str) -> None:
     request = asked(tmp_path / "trial", script, *(["short"] if victim == "server" else []), fresh=False, ranks=2)
     thread, outcomes, server = began(runner, request)

@@ -14,7 +14,7 @@ from tuner.analysis.race import Race
 from tuner.child.records import Window
 from tuner.child.unison import APART, RANKS_APART
 from tuner.knowledge import Knowledge
-from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Ratio, Rotated, Trial
+from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Ratio, Reference, Rotated, Trial
 from tuner.runner.request import ByTurns, Runner, TrialRequest
 from tuner.study.budget import Budget, StudyTime
 from tuner.study.execution import TrialExecutor, window_of
@@ -142,6 +142,31 @@ def test_what_the_devices_memory_is_too_small_for_beside_another_is_run_alone(tm
             trials, Knowledge(), Window(), time_for=lambda seconds: True, together=True
         )  # fmt: skip
     assert all(outcome.complete for outcome in outcomes) and not executor.obstacle and runner.ran == 6
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_what_takes_more_than_its_own_limit_beside_another_is_not_run_alone(tmp_path: Path, over: bool) -> None:
+    """Its own processes were read to: what else is alive adds nothing to that, and it costs the study no time."""
+
+    class Beside(ByTurnsInTurn):
+        def run_beside(
+            self, request: TrialRequest, written: TrialRequest, stop: threading.Event, race: Race
+        ) -> ByTurns:
+            outcome = self.run(request, stop)
+            return ByTurns((outcome,), over_limit=(over and not outcome.complete,))
+
+    fits = worlds.measured(500)
+    assert fits.measurement is not None
+    by_turns = replace(fits.measurement, turns=12, reference=Reference(100.0, Ratio(5.0, 4.9, 5.1), 12))
+    runner = Beside(replace(fits, measurement=by_turns), worlds.infeasible("host-oom"), fits)
+    executor = TrialExecutor(worlds.plan(tmp_path), runner, stop=threading.Event(), note=lambda text: None)
+    executor.obstacle = ""
+    trials = [Trial(number, Phase.SEARCH, Config({"workers": number})) for number in (1, 2)]
+    shown, asked = [
+        executor.execute(trial, Knowledge(), Window(), time_for=lambda seconds: True, race=Race()) for trial in trials
+    ]
+    assert shown.complete and asked.complete is not over
+    assert runner.ran == (2 if over else 3) and not executor.obstacle
 
 
 @pytest.mark.parametrize(
