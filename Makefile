@@ -158,7 +158,8 @@ grid_storage = $(GRID_FOLDER)/storage_bound.py \
 grid_overhead = $(GRID_FOLDER)/overhead_bound.py \
 	--knobs num_workers,prefetch_factor,persistent_workers,precision,optimizer,batch_size --values num_workers=0,1,2 \
 	--values prefetch_factor=2,4,8 --values batch_size=32,128,512,2048 --max-memory 600MiB
-grid_mixed = $(GRID_FOLDER)/mixed_loop.py --knobs num_workers,prefetch_factor,threads,precision,channels_last,batch_size \
+grid_mixed = $(GRID_FOLDER)/mixed_loop.py \
+	--knobs num_workers,prefetch_factor,persistent_workers,precision,channels_last,batch_size \
 	--values num_workers=0,1,2,4 --values prefetch_factor=2,4,8 --values batch_size=32,128,512,2048 --max-memory 720MiB
 grid_compiled = $(GRID_FOLDER)/mixed_loop.py \
 	--knobs num_workers,prefetch_factor,precision,compile,threads,optimizer,batch_size --values num_workers=0,1,2,4 \
