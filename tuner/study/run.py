@@ -20,6 +20,7 @@ from tuner.storage.folder import COMPILE_CACHE
 from tuner.storage.lock import DeviceLock, FolderLock
 from tuner.study.baseline import measure_baseline
 from tuner.study.budget import Budget
+from tuner.study.candidates import screen_candidates
 from tuner.study.closing import result_of
 from tuner.study.context import StudyContext
 from tuner.study.execution import TrialExecutor
@@ -29,7 +30,6 @@ from tuner.study.larger_batches import larger_so_far, prove_larger, set_aside
 from tuner.study.plan import StudyPlan
 from tuner.study.probe import probe_study
 from tuner.study.rotation import rotate
-from tuner.study.screens import screen_candidates
 from tuner.study.search import search
 from tuner.study.search_space import resolve_space
 from tuner.study.trials import TrialStore

@@ -11,8 +11,9 @@ from tuner.analysis.stats import Noninferiority
 from tuner.formatting import config_text
 from tuner.model import Trial, Verdict, Winner
 from tuner.study.budget import FEWEST_ROUNDS
+from tuner.study.candidates import CANDIDATES
 from tuner.study.context import StudyContext
-from tuner.study.screens import CANDIDATES, lengths_of, missing_s
+from tuner.study.screens import lengths_of, missing_s
 
 
 def note_lack_of_time(study: StudyContext, candidates: Sequence[Trial], winner: Winner | None) -> None:
