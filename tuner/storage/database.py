@@ -185,8 +185,11 @@ class Repository:
             )
             return _record(row).trial
 
-    def finish_trial(self, study_id: int, number: int, outcome: Outcome) -> bool:
-        """Stores an outcome, once: False where the trial isn't running any more."""
+    def finish_trial(self, study_id: int, number: int, outcome: Outcome, finished: float | None = None) -> bool:
+        """Stores an outcome, once: False where the trial isn't running any more.
+
+        ``finished``: when it ended, in seconds since the epoch; None for now.
+        """
         open_row = (
             (trial_table.c.study_id == study_id)
             & (trial_table.c.number == number)
@@ -195,7 +198,7 @@ class Repository:
         values = {
             "state": TrialState.FINISHED.value,
             "outcome": codec.encode_outcome(outcome),
-            "finished": time.time(),
+            "finished": time.time() if finished is None else finished,
         }
         with self._reporting(), self._engine.begin() as connection:
             return connection.execute(trial_table.update().where(open_row).values(**values)).rowcount == 1

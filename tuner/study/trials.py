@@ -98,7 +98,8 @@ class TrialStore:
 
     def _recover(self, record: TrialRecord) -> None:
         folder = trial_folder(self._folder, record.trial.number)
-        outcome = _outcome_on_disk(folder)
+        # What lies between then and now is no time of the study's.
+        outcome, ended = _outcome_on_disk(folder), _last_written(folder, record.started or 0.0)
         if outcome is None:
             move_created_files(folder)
             if record.attempts < MOST_STARTS:
@@ -106,10 +107,10 @@ class TrialStore:
                 return
             detail = f"the study died with it {record.attempts} times"
             outcome = Outcome(OutcomeKind.CRASHED, TOOK_THE_STUDY_DOWN, detail)
-        self._finish(record.trial, outcome)
+        self._finish(record.trial, outcome, ended)
 
-    def _finish(self, trial: Trial, outcome: Outcome) -> Trial:
-        self._repository.finish_trial(self._study_id, trial.number, outcome)
+    def _finish(self, trial: Trial, outcome: Outcome, ended: float | None = None) -> Trial:
+        self._repository.finish_trial(self._study_id, trial.number, outcome, ended)
         # What a process that died left may have been within the limits of then; it is stored as it was written.
         held = within_limits(outcome, self._limits, trial.config)
         trials = [*self.trials, replace(trial, outcome=held)]
@@ -122,6 +123,19 @@ def _outcome_on_disk(folder: Path) -> Outcome | None:
         return codec.decode_outcome((folder / OUTCOME).read_bytes())
     except (OSError, ValueError):
         return None
+
+
+def _last_written(folder: Path, started: float) -> float:
+    """When a file of the trial was last written, and so when it ran last: between its start and now, in seconds since
+    the epoch.
+    """
+    written = started
+    try:
+        for file in folder.iterdir():
+            written = max(written, file.stat(follow_symlinks=False).st_mtime)
+    except OSError:
+        pass  # it had no folder yet, or that is going
+    return min(written, max(started, time.time()))
 
 
 def within_limits(outcome: Outcome, limits: Limits, config: Config) -> Outcome:

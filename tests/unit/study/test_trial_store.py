@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +12,13 @@ from support import worlds
 
 from tuner.child import wire
 from tuner.child.records import ChildRequest
-from tuner.model import BASELINE, Config, OutcomeKind, Phase
+from tuner.model import BASELINE, TOOK_THE_STUDY_DOWN, Config, OutcomeKind, Phase
 from tuner.runner.request import Limits
 from tuner.storage.atomic import write_durably
 from tuner.storage.codec import encode_outcome
 from tuner.storage.database import NewTrial, Repository
 from tuner.storage.folder import OUTCOME, trial_folder
-from tuner.study.trials import TrialStore
+from tuner.study.trials import MOST_STARTS, TrialStore
 
 
 @pytest.mark.parametrize("config", [BASELINE, Config(workers=4)], ids=["baseline", "config"])
@@ -96,4 +97,34 @@ def test_runs_of_a_round_that_ran_at_once_count_once(tmp_path: Path, monkeypatch
         now[0] += 7.0
         store.finish(run, worlds.measured(100.0))
     assert store.spent_s() == 10.0 + 3 * 7.0
+    repository.close()
+
+
+@pytest.mark.parametrize("has_outcome", [True, False])
+def test_the_pause_before_a_trial_is_recovered_is_no_time_of_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_outcome: bool
+) -> None:
+    """Of a full disk, freed after lunch, and of a trial that took the machine down until somebody came back the whole
+    pause counted: the study resumed with its budget used up.
+    """
+    now = [1000.0]
+    monkeypatch.setattr("tuner.storage.database.time.time", lambda: now[0])
+    repository = Repository(f"sqlite:///{tmp_path / 'study.db'}")
+    store = TrialStore(worlds.plan(tmp_path), repository, repository.create_study("made-up", {}).id)
+    trial = store.begin(NewTrial(Phase.SEARCH, Config(workers=4)))
+    for _ in range(0 if has_outcome else MOST_STARTS - 1):
+        now[0] += 7200.0
+        store.recover()
+        assert store.claim() == trial
+    folder = trial_folder(tmp_path, trial.number)
+    folder.mkdir(parents=True)
+    file = folder / (OUTCOME if has_outcome else "log.txt")
+    file.write_text(encode_outcome(worlds.measured(100.0)) if has_outcome else "and there it died")
+    os.utime(file, (now[0] + 7.0, now[0] + 7.0))
+    now[0] += 7200.0
+    store.recover()
+    [recovered] = store.trials
+    assert recovered.outcome is not None
+    assert recovered.outcome.reason == ("" if has_outcome else TOOK_THE_STUDY_DOWN)
+    assert store.spent_s() == 7.0
     repository.close()
