@@ -63,6 +63,13 @@ class Schedule:
         """With so many rounds, more than these, at the next look; this one has been taken."""
         return replace(self, rounds=rounds, looked=(*self.looked, self.rounds))
 
+    @property
+    def at_last_look(self) -> Schedule | None:
+        """These finals as they were when they were last looked at, before the rounds that were added then; None where
+        they weren't yet. What that look has proven is as sure as if they had ended with it.
+        """
+        return replace(self, rounds=self.looked[-1], looked=self.looked[:-1]) if self.looked else None
+
     def _spent(self, rounds: int) -> float:
         """The share of the permitted error that looks after no more than so many rounds may have spent together."""
         if not rounds or self.one_look:

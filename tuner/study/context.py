@@ -304,7 +304,7 @@ class StudyContext:
             self.sources.check(self.knowledge.module_hashes)
             outcomes = run()
             self.sources.check(self.knowledge.module_hashes or outcomes[0].knowledge.module_hashes)
-        except (Interrupted, StorageError, InfrastructureError, StudyMismatchError):
+        except (Interrupted, KeyboardInterrupt, StorageError, InfrastructureError, StudyMismatchError):
             for trial in trials:
                 self.store.requeue(trial)
             raise

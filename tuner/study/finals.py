@@ -57,17 +57,28 @@ def hold(study: StudyContext, schedule: Schedule, judge: Judge) -> Winner | None
 def verdict_so_far(study: StudyContext) -> Winner | None:
     """What a study that was stopped had proven by then, in these finals or earlier ones; None where it has nothing.
 
-    Finals whose rounds aren't all done have proven nothing yet: each stop would be one more look at them.
+    Finals whose rounds aren't all done have proven what the last look at them did, and nothing before the first one:
+    each stop would be one more look at them.
     """
     if study.space is None:
         return None  # nobody knows yet what needs a screen
     schedule = begun(study, Contest.KEEPING, study.fit)
-    left = runs_left(study, schedule) if schedule is not None else []
-    if schedule is not None and left:
+    if schedule is None:
+        return _standing(study, None)
+    left, looked = runs_left(study, schedule), looked_at(study, schedule)
+    winner = _verdict(study, looked) if looked is not None else None
+    if left:
+        is_proven = winner is not None and winner.verdict is Verdict.IMPROVED
+        winner = winner if is_proven else None
+        proven = f"proven by {count_text(looked.rounds, 'round')}" if is_proven and looked else "nothing is proven yet"
         rounds = f"{left[0][0] - 1} of {count_text(schedule.rounds, 'round')}"
-        study.note(f"nothing is proven yet: stopped after {rounds} of the finals; the same command goes on")
-    winner = _verdict(study, schedule) if schedule is not None and not left else None
+        study.note(f"{proven}: stopped after {rounds} of the finals; the same command goes on")
     return _standing(study, winner if winner is not None and winner.label in ("", LATER) else None)
+
+
+def looked_at(study: StudyContext, schedule: Schedule) -> Schedule | None:
+    """These finals, or as they were at the last look where they lack rounds; None where they had none by then."""
+    return schedule.at_last_look if runs_left(study, schedule) else schedule
 
 
 def _run_rounds(study: StudyContext, schedule: Schedule) -> tuple[Schedule, int]:
@@ -105,19 +116,19 @@ def _run_rounds(study: StudyContext, schedule: Schedule) -> tuple[Schedule, int]
 
 
 def _run_interrupted(study: StudyContext, schedule: Schedule) -> bool:
-    """Runs what was interrupted: of these finals whole rounds, since a run has lost those that it took turns with.
+    """Runs what was interrupted: of these finals whole rounds, since a run has lost those that it took turns with. Runs
+    of other finals wait until those go on, if they do: alone they prove nothing.
 
     Whether there was time for that.
     """
     rounds: dict[int, list[Trial]] = {}
     later: list[Trial] = []
-    going_on = {finals.group for contest in Contest for finals in all_finals(study, contest)[-1:]}
     while (trial := study.claim(finals=True)) is not None:
+        if trial.phase is not Phase.FINALS:
+            study.execute(trial)
+            continue
         if not schedule.holds(trial):
-            if trial.phase is Phase.FINALS and trial.group in going_on:
-                later.append(trial)  # of the other contest, whose rounds are run together as well
-            else:
-                study.execute(trial)
+            later.append(trial)
             continue
         of_round = rounds.setdefault(trial.round or 0, [])
         of_round.append(trial)
@@ -282,14 +293,14 @@ def _standing(study: StudyContext, winner: Winner | None) -> Winner | None:
     """The fastest of all that was proven, by the lower end; the verdict where nothing was.
 
     Each opening has its share of the error, and so earlier proofs stand beside later ones: those of finals that were
-    looked at when they were due. One falls where its config isn't fit any more, where a run of it failed in any finals,
-    or where later ones judged it to their end.
+    looked at when they were due, by their last look. One falls where its config isn't fit any more, where a run of it
+    failed in any finals, or where later ones judged it to their end.
     """
     proofs = [winner] if winner is not None and winner.verdict is Verdict.IMPROVED else []
     screens, judged = dict[Config, Screened](), set[Config]()
     for schedule in reversed(all_finals(study, Contest.KEEPING)):
-        unfinished = bool(runs_left(study, schedule))
-        earlier = _verdict(study, schedule) if not unfinished else None
+        unfinished, looked = bool(runs_left(study, schedule)), looked_at(study, schedule)
+        earlier = _verdict(study, looked) if looked is not None else None
         if earlier is not None and earlier.verdict is Verdict.IMPROVED and earlier.config not in judged:
             candidate = candidate_of(schedule, earlier)
             screened = screen_of(study, candidate)

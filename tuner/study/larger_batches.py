@@ -23,7 +23,7 @@ from tuner.model import Config, Phase, Ratio, Trial, Verdict, Winner
 from tuner.result import LargerBatch
 from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import StudyContext
-from tuner.study.finals import candidate_of, hold, runs_left
+from tuner.study.finals import candidate_of, hold, looked_at
 from tuner.study.schedules import Contest, all_finals, going_on, schedule_of, was_judged
 from tuner.study.screens import recorded_pairs, screen, screen_of
 
@@ -80,7 +80,7 @@ def _judged_now(study: StudyContext, winner: Winner | None) -> LargerBatch | Non
     if schedule is None:
         return _single(study, fit[0], f"no time left for its finals ({GOES_ON})", told.get(fit[0].number))
     judged = hold(study, schedule, _verdict)
-    return _found(study, schedule.candidates[0], judged, winner)
+    return _found(study, all_finals(study, Contest.LARGER)[-1], judged, winner)
 
 
 def larger_so_far(study: StudyContext, winner: Winner | None) -> LargerBatch | None:
@@ -97,11 +97,12 @@ def _standing(study: StudyContext, now: LargerBatch | None, winner: Winner | Non
     failed = failed_in(study.trials, study.plan.objective)
     proven = {now.config: now} if now is not None and now.proven else {}
     for schedule in reversed(all_finals(study, Contest.LARGER)):
-        trial = schedule.candidates[0]
-        through = not runs_left(study, schedule) and was_judged(study, schedule)
+        trial, looked = schedule.candidates[0], looked_at(study, schedule)
         judged_now = now is not None and now.winner is not None and now.config == trial.config
-        if through and not judged_now and trial.config not in {*failed, *proven}:
-            earlier = _found(study, trial, _verdict(study, schedule), winner)
+        if looked is None or judged_now or trial.config in {*failed, *proven}:
+            continue
+        if was_judged(study, looked):
+            earlier = _found(study, looked, _verdict(study, looked), winner)
             if earlier.proven:
                 proven[trial.config] = earlier
     best = max(proven.values(), key=lambda one: one.sooner.low if one.sooner is not None else 0.0, default=now)
@@ -218,14 +219,17 @@ def _single(study: StudyContext, trial: Trial, why: str, screened: Screened | No
     return LargerBatch(trial.config, study.track.gain(trial) or 0.0, None, efficiency, None, why)
 
 
-def _found(study: StudyContext, trial: Trial, judged: Winner | None, winner: Winner | None) -> LargerBatch:
-    """What finals made of it; it isn't proven unless it is shown to be sooner than the winner that keeps the batch."""
+def _found(study: StudyContext, schedule: Schedule, judged: Winner | None, winner: Winner | None) -> LargerBatch:
+    """What these finals made of their candidate; it isn't proven unless it is shown to be sooner than the winner that
+    keeps the batch.
+    """
+    trial = schedule.candidates[0]
     if judged is None:
         failed = trial.config in failed_in(study.trials, study.plan.objective)
         is_late = not failed and study.time.rounds_done(trial.config) < FEWEST_ROUNDS
         late = f"no time left for {FEWEST_ROUNDS} rounds of its finals ({GOES_ON})"
         return _single(study, trial, late if is_late else "it has no figure in the finals", screen_of(study, trial))
-    _, efficiency, sooner = _figures(study, trial, judged)
+    _, efficiency, sooner = _figures(study, schedule, judged)
     told = time_to_loss(judged.speedup, efficiency) if efficiency is not None else None
     why = judged.label.removeprefix("no proof: ")
     bar = _bar(study, winner)
@@ -246,20 +250,21 @@ def _verdict(study: StudyContext, schedule: Schedule) -> Winner | None:
     winner = decide(schedule, study.trials, study.plan.objective)
     if winner is None:
         return None
-    enough, _, sooner = _figures(study, candidate_of(schedule, winner), winner)
+    enough, _, sooner = _figures(study, schedule, winner)
     proven = enough and sooner is not None and sooner.low > 1.0
     return replace(winner, verdict=Verdict.IMPROVED if proven else Verdict.KEEP_BASELINE)
 
 
-def _figures(study: StudyContext, trial: Trial, winner: Winner) -> tuple[bool, Ratio | None, Ratio | None]:
-    """Whether its finals could prove anything, its sample efficiency, and how much sooner it reaches a loss by what
-    decides: what is told is by the speed that is told.
+def _figures(study: StudyContext, schedule: Schedule, winner: Winner) -> tuple[bool, Ratio | None, Ratio | None]:
+    """Whether these finals could prove anything, the sample efficiency of their candidate, and how much sooner it
+    reaches a loss by what decides: what is told is by the speed that is told.
 
     The efficiency's interval is wrong as rarely as the finals' share of the permitted error says, over all batches that
     were screened: the best of several is a lucky one. So is the speed's, by which that it is faster was decided.
     """
-    efficiency, schedule = _efficiency(study, trial), _finals_of(study, trial)
-    contest = contest_of(schedule, trial.config, study.trials, study.plan.objective) if schedule is not None else None
+    trial = candidate_of(schedule, winner)
+    efficiency = _efficiency(study, schedule, trial)
+    contest = contest_of(schedule, trial.config, study.trials, study.plan.objective)
     speed = contest.bound if contest is not None else winner.speedup
     sooner = time_to_loss(speed, efficiency) if efficiency is not None else None
     screened = screen_of(study, trial)
@@ -267,19 +272,13 @@ def _figures(study: StudyContext, trial: Trial, winner: Winner) -> tuple[bool, R
     return not winner.label and passed, efficiency, sooner
 
 
-def _efficiency(study: StudyContext, trial: Trial) -> Ratio | None:
-    schedule, screened = _finals_of(study, trial), screen_of(study, trial)
-    if schedule is None or screened is None:
+def _efficiency(study: StudyContext, schedule: Schedule, trial: Trial) -> Ratio | None:
+    screened = screen_of(study, trial)
+    if screened is None:
         return None
     pairs = recorded_pairs(study, trial, screened.samples)[: screened.seeds]
-    looked_at = _screened_configs(study)
-    error = (1 - CONFIDENCE) * opening_share(schedule.opening) / max(1, len(looked_at))
+    error = (1 - CONFIDENCE) * opening_share(schedule.opening) / max(1, len(_screened_configs(study)))
     return sample_efficiency(pairs, error)
-
-
-def _finals_of(study: StudyContext, trial: Trial) -> Schedule | None:
-    """The last finals that it met the script as written in, alone; None where it had none."""
-    return next((one for one in reversed(all_finals(study, Contest.LARGER)) if one.group == (trial.number,)), None)
 
 
 def _screened_configs(study: StudyContext) -> set[Config]:
