@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from support import worlds
 from tuner.analysis.accuracy import AccuracyLimits
+from tuner.events import Event, TrialStarted
 from tuner.model import Config, Outcome, Phase, Trial
+from tuner.result import StudyResult
+from tuner.runner.replay import ReplayRunner
+from tuner.search.structured import StructuredSampler
 from tuner.storage.database import Repository
 from tuner.study.plan import StudyPlan
+from tuner.study.run import run_study
 
 UNSCREENED = AccuracyLimits(max_loss_increase=None)
 
@@ -45,3 +51,18 @@ def plan(folder: Path, trials: int) -> StudyPlan:
     return worlds.plan(
         folder, trials=trials, finalists=1, selection=("precision", "compile"), accuracy=UNSCREENED, finals_rounds=5
     )
+
+
+def run_of(
+    study: StudyPlan, outcome_of: Callable[[Config, bool], Outcome], stop: threading.Event | None = None
+) -> StudyResult:
+    """The study on a machine that knows whether a run is one of the finals."""
+    in_finals = False
+
+    def tell(event: Event) -> None:
+        nonlocal in_finals
+        if isinstance(event, TrialStarted):
+            in_finals = event.trial.phase is Phase.FINALS
+
+    runner = ReplayRunner(lambda config: outcome_of(config, in_finals))
+    return run_study(study, runner, StructuredSampler(), tell, stop or threading.Event())

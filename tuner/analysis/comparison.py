@@ -315,7 +315,7 @@ def _why_no_proof(schedule: Schedule, pairs: Pairs) -> str:
     causes = Counter(cause for causes in rounds for cause in causes)
     if causes:
         return "no proof: " + ", ".join(f"{cause} in {n} of {len(rounds)} rounds" for cause, n in causes.items())
-    return f"no proof: only {len(rounds)} rounds were run"
+    return f"no proof: only {len(rounds)} of {schedule.rounds} rounds have a figure of both"
 
 
 def is_decided(winner: Winner | None) -> bool:

@@ -28,6 +28,7 @@ from tuner.formatting import (
 )
 from tuner.masking import masked
 from tuner.model import (
+    BASELINE,
     Evidence,
     KnobReport,
     LeftOut,
@@ -187,6 +188,8 @@ def _lacked(result: StudyResult, best: Trial) -> str:
         return "it failed in the finals"
     if others:
         return f"{config_text(others[0])} came before it, and failed in the finals"
+    if BASELINE in failed:
+        return "the script as written failed in the finals"
     return "no time left to prove it"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tuner.analysis.comparison import failed_in
 from tuner.analysis.contention import MOVED, contamination
 from tuner.analysis.tiers import best_of_tiers
 from tuner.formatting import config_text
@@ -62,6 +63,10 @@ def _why_no_larger(study: StudyContext) -> str:
         return space.no_larger if space is not None else ""
     if not study.larger:
         return "the search ended before it tried one"
+    failed = failed_in(study.trials, study.plan.objective)
+    faster = study.track.best_of(trial for trial in study.larger if trial.config in failed)
+    if faster is not None and (study.track.gain(faster) or 0.0) > 1.0:
+        return f"{config_text(faster.config)} failed in its finals"
     if any(study.track.gain(trial) is not None for trial in study.larger):
         return "none was faster than the script as written"
     last = study.larger[-1]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from tuner.events import Listener, Noted, StudyFinished, StudyStarted, TrialFinished
 from tuner.knowledge import first_knowledge
-from tuner.model import Phase, Winner, baseline_of
+from tuner.model import Phase, Trial, Winner, baseline_of
 from tuner.result import LargerBatch, StudyResult
 from tuner.runner.request import Interrupted, Runner
 from tuner.search.history import Sampler
@@ -30,6 +30,7 @@ from tuner.study.larger_batches import larger_so_far, prove_larger, set_aside
 from tuner.study.plan import StudyPlan
 from tuner.study.probe import probe_study
 from tuner.study.rotation import rotate
+from tuner.study.schedules import Contest, failed_altogether
 from tuner.study.search import search
 from tuner.study.search_space import resolve_space
 from tuner.study.trials import TrialStore
@@ -117,8 +118,7 @@ def _run_phases(study: StudyContext, sampler: Sampler) -> StudyResult:
         rotate(study)
         why = search(study, sampler)
         set_aside(study)
-        candidates = screen_candidates(study)
-        winner = run_finals(study)
+        candidates, winner = _prove_kept(study)
         note_lack_of_time(study, candidates, winner)
         judged = True
         larger = prove_larger(study, winner)
@@ -130,6 +130,22 @@ def _run_phases(study: StudyContext, sampler: Sampler) -> StudyResult:
     result = result_of(study, winner=winner, larger=larger, why=why, interrupted=interrupted)
     study.tell(StudyFinished(winner, result.best, len(result.trials), result.seconds, why, interrupted))
     return result
+
+
+def _prove_kept(study: StudyContext) -> tuple[tuple[Trial, ...], Winner | None]:
+    """The candidates of those that keep the effective batch, best first, and what the finals say of them.
+
+    Where all that met the script as written failed there, the next ones have the time that is left.
+    """
+    screened, failed = study.screened, failed_altogether(study, Contest.KEEPING)
+    while True:
+        candidates = screen_candidates(study)
+        now = {each.config for each in study.screened}
+        screened = study.screened = (*(each for each in screened if each.config not in now), *study.screened)
+        winner, before = run_finals(study), failed
+        failed = failed_altogether(study, Contest.KEEPING)
+        if winner is not None or failed in ((), before):
+            return candidates, winner
 
 
 def _open(plan: StudyPlan, repository: Repository) -> tuple[StudyRecord, bool]:

@@ -41,10 +41,10 @@ def stored_finals(study: StudyContext, contest: Contest) -> dict[str, Any]:
 
 def begun(study: StudyContext, contest: Contest, fit: Sequence[Trial]) -> Schedule | None:
     """Finals that an earlier process began, where nothing has been searched since and all in them are still fit."""
-    stored, still = stored_finals(study, contest), {trial.number for trial in fit}
-    if not stored or stored["after"] != len(study.searched) or not set(stored["candidates"]) <= still:
+    numbers = going_on(study, contest)
+    if not numbers or not set(numbers) <= {trial.number for trial in fit}:
         return None
-    return _read(study, stored)
+    return _read(study, stored_finals(study, contest))
 
 
 def _read(study: StudyContext, stored: Mapping[str, Any]) -> Schedule | None:
@@ -61,7 +61,22 @@ def _read(study: StudyContext, stored: Mapping[str, Any]) -> Schedule | None:
 
 
 def going_on(study: StudyContext, contest: Contest) -> tuple[int, ...]:
-    """The numbers of the candidates of finals that may go on, since nothing has been searched after them."""
+    """The numbers of the candidates of finals that may go on, since nothing has been searched after them; none where
+    all of these have failed in them.
+    """
+    numbers = _present(study, contest)
+    return numbers if numbers != failed_altogether(study, contest) else ()
+
+
+def failed_altogether(study: StudyContext, contest: Contest) -> tuple[int, ...]:
+    """The numbers of the candidates of the present finals, where all of these have failed in them; else none."""
+    numbers, failed = _present(study, contest), failed_in(study.trials, study.plan.objective)
+    left = [trial for trial in study.trials if trial.number in numbers and trial.config not in failed]
+    return () if left else numbers
+
+
+def _present(study: StudyContext, contest: Contest) -> tuple[int, ...]:
+    """The numbers of the candidates of the last finals, where nothing has been searched after them."""
     stored = stored_finals(study, contest)
     return tuple(stored["candidates"]) if stored and stored["after"] == len(study.searched) else ()
 

@@ -8,7 +8,7 @@ from typing import Any
 from support import made_up
 
 from tuner.analysis.stats import Noninferiority
-from tuner.model import Config, Evidence, KnobReport, Outcome, OutcomeKind, Phase, Ratio, Trial
+from tuner.model import BASELINE, Config, Evidence, KnobReport, Outcome, OutcomeKind, Phase, Ratio, Trial
 from tuner.objective import RATE, amortised
 from tuner.report.summary import summary
 
@@ -61,6 +61,8 @@ def test_why_the_fastest_is_not_proven_is_said_of_itself() -> None:
     assert unproven() == "not proven: no time left to prove it"
     assert unproven(own) == "not proven: it failed in the finals"
     assert unproven(other) == "not proven: channels_last=true came before it, and failed in the finals"
+    written = Trial(31, Phase.FINALS, BASELINE, outcome=crashed)
+    assert unproven(written) == "not proven: the script as written failed in the finals"
     failed = replace(made_up.SCREENED[0], verdict=Noninferiority.FAIL)
     said = "not proven: it was not shown to learn as well as the script as written"
     assert unproven(screened=(failed,)) == said

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from support import worlds
-from support.life_of_finals import finals, groups, plan, speeds
+from support.life_of_finals import finals, groups, plan, run_of, speeds
 from support.ran import Ran, of
 
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.learning import LATER
-from tuner.events import Event, Noted, PairFinished, TrialStarted
+from tuner.events import Noted, PairFinished
 from tuner.export import PROFILE
 from tuner.model import Config, Outcome, OutcomeKind, Phase, Verdict
 from tuner.report.summary import summary
@@ -24,7 +24,6 @@ from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
 from tuner.runner.request import TrialRequest
 from tuner.search.structured import StructuredSampler
-from tuner.study.plan import StudyPlan
 from tuner.study.run import run_study
 
 
@@ -181,21 +180,6 @@ def test_finals_go_on_for_it_though_the_one_that_is_later_is_known_well(tmp_path
     result = slowly_learned(tmp_path, "precision", "workers", spread=0.05)
     assert result.improved and result.winner is not None and set(result.winner.config) == {"workers"}
     assert result.winner.runs > 5
-
-
-def run_of(
-    study: StudyPlan, outcome_of: Callable[[Config, bool], Outcome], stop: threading.Event | None = None
-) -> StudyResult:
-    """The study on a machine that knows whether a run is one of the finals."""
-    in_finals = False
-
-    def tell(event: Event) -> None:
-        nonlocal in_finals
-        if isinstance(event, TrialStarted):
-            in_finals = event.trial.phase is Phase.FINALS
-
-    runner = ReplayRunner(lambda config: outcome_of(config, in_finals))
-    return run_study(study, runner, StructuredSampler(), tell, stop or threading.Event())
 
 
 def test_a_candidate_that_failed_a_run_of_the_finals_is_none_in_later_ones(tmp_path: Path) -> None:
