@@ -109,7 +109,8 @@ def screen_document(screen: Screened, winners: Iterable[Winner]) -> dict[str, An
         "unit": screen.unit,
         "sample_efficiency": plain(asdict(efficiency)) if efficiency is not None else None,
         "time_to_loss": plain(asdict(sooner)) if sooner is not None else None,
-        "reason": screen.reason, "would_decide": screen.would_decide, "checks": plain(checks),
+        "reason": screen.reason, "would_decide": screen.would_decide, "lacked_time": screen.lacked_time,
+        "checks": plain(checks),
     }  # fmt: skip
 
 

@@ -96,6 +96,20 @@ class LargerBatch:
         return self.winner is not None and self.winner.verdict is Verdict.IMPROVED
 
 
+@dataclass(frozen=True)
+class LackOfTime:
+    """The fastest candidate that lacked nothing but time for its proof.
+
+    ``gain`` is of its single trial. With ``budget_s`` the same command goes on, and has the time to prove ``first``:
+    the same config, or another one whose finals have begun.
+    """
+
+    config: Config
+    gain: float
+    budget_s: float
+    first: Config
+
+
 MOST_DISTURBED = 1 / 3
 """Of a search whose trials were disturbed more often nothing is concluded but what the finals prove."""
 
@@ -114,7 +128,8 @@ class StudyResult:
     ``disturbed`` of the search trials with a figure were disturbed by others. ``winner``, ``best`` and ``best_gain``
     keep the effective batch, unless that was free; ``larger`` is the best config that makes it larger, None where none
     was measured, and ``no_larger`` says why none was tried, "" where that wasn't asked for. ``objective`` is what gains
-    are by: how much sooner a loss is reached is told where it is a rate.
+    are by: how much sooner a loss is reached is told where it is a rate. ``lacked_time`` is the fastest candidate that
+    keeps the effective batch and had no time for its proof; None where there is none.
     """
 
     study: StudyFacts
@@ -139,6 +154,7 @@ class StudyResult:
     larger: LargerBatch | None = None
     no_larger: str = ""
     objective: Objective = RATE
+    lacked_time: LackOfTime | None = None
 
     @property
     def cannot_tell(self) -> str:

@@ -27,14 +27,19 @@ from tuner.progress.plain import PlainView
 from tuner.progress.state import State, row_of, started_text
 from tuner.report.summary import summary
 from tuner.report.trials import TrialsReport
-from tuner.result import LargerBatch, StudyResult
+from tuner.result import LackOfTime, LargerBatch, StudyResult
 
 BEST = f"{made_up.FOLDER}/best.json"
+GAVE_WAY = replace(
+    made_up.RESULT, winner=replace(made_up.KEEP, config=Config(num_workers=2)),
+    lacked_time=LackOfTime(made_up.CONFIG, 1.3871, 720.0, made_up.CONFIG),
+)  # fmt: skip
 SUMMARIES: dict[str, StudyResult] = {
     "improved": made_up.RESULT,
     "keras": made_up_keras.RESULT,
     "screened": replace(made_up.RESULT, screened=made_up.SCREENED, bests=made_up.BESTS),
     "keep": replace(made_up.RESULT, winner=made_up.KEEP, screened=made_up.SCREENED),
+    "gave_way": GAVE_WAY,
     "untold": replace(made_up.RESULT, winner=None, screened=(made_up.UNTOLD,)),
     "unproven": replace(made_up.RESULT, winner=None, why="stopped on request", interrupted=True),
     "no_time": replace(made_up.RESULT, winner=None, why="the time for searching is used up (300 s in all)"),
@@ -220,6 +225,7 @@ PROFILES: dict[str, StudyResult] = {
     "screened": replace(made_up.RESULT, screened=made_up.SCREENED, bests=made_up.BESTS),
     "keep": replace(made_up.RESULT, winner=made_up.KEEP),
     "unproven": replace(made_up.RESULT, winner=None),
+    "gave_way": GAVE_WAY,
     "larger": made_up.WITH_LARGER,
 }
 

@@ -115,6 +115,7 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
         "baseline": _baseline(result),
         "winner": _measured(proven.winner, FINALS) if proven is not None else None,
         "candidate": _candidate(result),
+        "lacked_time": _lacked_time(result),
         "tiers": [tier_document(best) for best in result.bests],
         # Trials that an earlier version ran may tell secrets where they say why.
         **all_without_secrets(told, study.script.argv),
@@ -250,6 +251,17 @@ def _candidate(result: StudyResult) -> dict[str, Any] | None:
     if best is None or not best.config or result.best_gain is None:
         return None
     return {"config": dict(best.config), "single_trial_gain": result.best_gain, "proven": False}
+
+
+def _lacked_time(result: StudyResult) -> dict[str, Any] | None:
+    """The fastest candidate that lacked nothing but time for its proof, and with which budget the study goes on."""
+    late = result.lacked_time
+    if late is None:
+        return None
+    return {
+        "config": dict(late.config), "single_trial_gain": late.gain, "budget_s": late.budget_s,
+        "first": dict(late.first),
+    }  # fmt: skip
 
 
 def _accuracy(result: StudyResult, config: Config, tier: int) -> dict[str, Any]:

@@ -92,6 +92,7 @@ def _verdict(result: StudyResult) -> list[str]:
         return [*_unproven(result), ended]
     if winner.verdict is Verdict.IMPROVED:
         proof = [_proof(winner, result.objective), *_killed(result, winner), *_sooner(winner, result)]
+        proof += _late(winner, result)
         return [f"{_more(result.objective)}: {config_text(winner.config)}", *proof, ended]
     tried = "nothing that keeps the effective batch" if result.larger and result.larger.proven else "nothing tried"
     nothing = f"{tried} was proven {_more(result.objective)}"
@@ -99,9 +100,20 @@ def _verdict(result: StudyResult) -> list[str]:
     untold = result.cannot_tell if winner.label != LATER else ""
     lines = [f"can't tell: {untold}" if untold else f"{KEEP}: {faster}"]
     if winner.config:
-        lines += [f"the best candidate was {config_text(winner.config)}", _proof(winner, result.objective)]
-        lines += _sooner(winner, result)
+        late = _late(winner, result)
+        was = "the best candidate that had time for finals was" if late else "the best candidate was"
+        lines += [f"{was} {config_text(winner.config)}", _proof(winner, result.objective)]
+        lines += [*_sooner(winner, result), *late]
     return [*lines, ended]
+
+
+def _late(winner: Winner, result: StudyResult) -> list[str]:
+    """What is expected to be better than what the finals judged, and had no time for them."""
+    late = result.lacked_time
+    if late is None or late.config == winner.config:
+        return []
+    single = f"{gain_text(late.gain)} {_better(result.objective)} in a single trial"
+    return [f"no time was left to prove {config_text(late.config)}: {single}"]
 
 
 def _proof(winner: Winner, objective: Objective) -> str:
@@ -345,6 +357,10 @@ def _next(result: StudyResult, files: Mapping[str, str], profile: str) -> list[s
     rows.append(("trials", shlex.join(["autotune", "trials", result.study.folder])))
     if result.interrupted:
         rows.append(("resume", "run the same command again"))
+    elif result.lacked_time is not None:
+        late = result.lacked_time
+        proves = f"which has the time to prove {config_text(late.first)}"
+        rows.append(("go on", f"the same command with --budget {late.budget_s / 60:.0f}m, {proves}"))
     return aligned(rows)
 
 

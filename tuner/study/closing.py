@@ -7,7 +7,7 @@ from tuner.analysis.contention import MOVED, contamination
 from tuner.analysis.tiers import best_of_tiers
 from tuner.formatting import config_text
 from tuner.model import Phase, Winner
-from tuner.result import LargerBatch, StudyFacts, StudyLimits, StudyResult
+from tuner.result import LackOfTime, LargerBatch, StudyFacts, StudyLimits, StudyResult
 from tuner.storage.folder import FAULT
 from tuner.study.context import StudyContext
 from tuner.study.plan import StudyPlan
@@ -29,8 +29,9 @@ def facts_of(plan: StudyPlan) -> StudyFacts:
 
 
 def result_of(
-    study: StudyContext, *, winner: Winner | None, larger: LargerBatch | None, why: str, interrupted: bool
-) -> StudyResult:
+    study: StudyContext, *, winner: Winner | None, larger: LargerBatch | None, lacked: LackOfTime | None, why: str,
+    interrupted: bool,
+) -> StudyResult:  # fmt: skip
     """The result, with what follows from the trials. ``why`` says what ended the search."""
     best, track, space, host = study.best, study.track, study.space, study.plan.host
     tiers = study.tiers
@@ -53,6 +54,7 @@ def result_of(
             for trial in study.trials
         ),
         larger=larger, no_larger=_why_no_larger(study) if larger is None else "", objective=study.plan.objective,
+        lacked_time=lacked,
     )  # fmt: skip
 
 

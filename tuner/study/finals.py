@@ -193,7 +193,9 @@ def runs_left(study: StudyContext, schedule: Schedule) -> list[tuple[int, Config
 def _out_of_time(study: StudyContext, schedule: Schedule, rounds_done: int, judge: Judge) -> Winner | None:
     """The verdict of the rounds that there was time for. Three prove what they prove, and no more are added later."""
     if rounds_done < FEWEST_ROUNDS:
-        study.note(f"not proven: no time left for {FEWEST_ROUNDS} rounds of the finals")
+        still = [trial for trial in schedule.candidates if trial.number not in schedule.dropped]
+        names = "; ".join(config_text(trial.config) for trial in still)
+        study.note(f"not proven: no time left for {FEWEST_ROUNDS} rounds of the finals of {names}")
         winner = decide(schedule, study.trials, study.plan.objective)
         late = f"no proof: no time left after {count_text(rounds_done, 'round')}"
         return replace(winner, label=late) if winner is not None and winner.label else winner

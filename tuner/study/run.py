@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from tuner.events import Listener, Noted, StudyFinished, StudyStarted, TrialFinished
 from tuner.knowledge import first_knowledge
 from tuner.model import Phase, Trial, Winner, baseline_of
-from tuner.result import LargerBatch, StudyResult
+from tuner.result import LackOfTime, LargerBatch, StudyResult
 from tuner.runner.request import Interrupted, Runner
 from tuner.search.history import Sampler
 from tuner.space.arguments import bound_knobs, parse
@@ -34,7 +34,7 @@ from tuner.study.schedules import Contest, failed_altogether
 from tuner.study.search import search
 from tuner.study.search_space import resolve_space
 from tuner.study.trials import TrialStore
-from tuner.study.unproven import note_lack_of_time
+from tuner.study.unproven import lack_of_time
 
 
 def run_study(
@@ -108,6 +108,7 @@ def _run_phases(study: StudyContext, sampler: Sampler) -> StudyResult:
     """Each phase carries on where an earlier process left it."""
     winner: Winner | None = None
     larger: LargerBatch | None = None
+    lacked: LackOfTime | None = None
     judged = interrupted = False
     try:
         measure_baseline(study)
@@ -119,7 +120,7 @@ def _run_phases(study: StudyContext, sampler: Sampler) -> StudyResult:
         why = search(study, sampler)
         set_aside(study)
         candidates, winner = _prove_kept(study)
-        note_lack_of_time(study, candidates, winner)
+        lacked = lack_of_time(study, candidates, winner)
         judged = True
         larger = prove_larger(study, winner)
         study.repository.save_state(study.record.id, "finished")
@@ -127,7 +128,7 @@ def _run_phases(study: StudyContext, sampler: Sampler) -> StudyResult:
         why, interrupted = "stopped on request", True
         winner = winner if judged else verdict_so_far(study)
         larger = larger_so_far(study, winner)
-    result = result_of(study, winner=winner, larger=larger, why=why, interrupted=interrupted)
+    result = result_of(study, winner=winner, larger=larger, lacked=lacked, why=why, interrupted=interrupted)
     study.tell(StudyFinished(winner, result.best, len(result.trials), result.seconds, why, interrupted))
     return result
 

@@ -11,6 +11,7 @@ from typing import Any
 from tuner.analysis.comparison import failed_in, pairs_of
 from tuner.analysis.gain import WORTH_HAVING
 from tuner.analysis.schedule import Schedule
+from tuner.formatting import config_text
 from tuner.model import BASELINE, Config, Trial
 from tuner.search.history import History
 from tuner.search.proven_first import candidates_of
@@ -97,12 +98,12 @@ def in_order(
     none where these are through, and a better one had no time.
     """
     begun, by_gain = going_on(study, Contest.KEEPING), candidates_of(history, trials, study.tiers)
-    if _lacked_time(study, history, by_gain[:1]):
+    if lacked_time(study, history, by_gain):
         return by_gain, ()
     return candidates_of(history, trials, study.tiers, going_on=begun), begun
 
 
-def _lacked_time(study: StudyContext, history: History, trials: Sequence[Trial]) -> bool:
+def lacked_time(study: StudyContext, history: History, trials: Sequence[Trial]) -> bool:
     """Whether one of these had no finals, and is expected to be faster by a gain worth having than those of the present
     ones, which are through.
     """
@@ -138,7 +139,7 @@ def schedule_of(study: StudyContext, contest: Contest, fit: Sequence[Trial]) -> 
     plan = study.plan
     failed = failed_in(study.trials, plan.objective)
     again, still = begun(study, contest, fit), [trial for trial in fit if trial.config not in failed]
-    if again is not None and not (contest is Contest.KEEPING and _lacked_time(study, _history(study), still)):
+    if again is not None and not (contest is Contest.KEEPING and lacked_time(study, _history(study), still)):
         return again
     fit = still
     candidates = _still_best(study, contest, fit) or fit[: plan.finalists]
@@ -152,7 +153,8 @@ def schedule_of(study: StudyContext, contest: Contest, fit: Sequence[Trial]) -> 
         count, rounds = 1, FEWEST_ROUNDS
     if not count:
         if contest is Contest.KEEPING:
-            study.note(f"not proven: no time left for {FEWEST_ROUNDS} rounds of the finals")
+            first = config_text(configs[1])
+            study.note(f"not proven: no time left for {FEWEST_ROUNDS} rounds of the finals of {first}")
         return None
     # How many rounds the error is for is settled before the first one: one look, where there is no time for much more.
     rounds, most = _first_and_most(study, rounds, configs[: count + 1])

@@ -10,27 +10,50 @@ from tuner.analysis.comparison import failed_in
 from tuner.analysis.stats import Noninferiority
 from tuner.formatting import config_text
 from tuner.model import Trial, Verdict, Winner
+from tuner.result import LackOfTime
+from tuner.search.history import History
 from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.candidates import CANDIDATES
 from tuner.study.context import StudyContext
+from tuner.study.schedules import Contest, going_on, lacked_time, through
 from tuner.study.screens import lengths_of, missing_s
 
 
-def note_lack_of_time(study: StudyContext, candidates: Sequence[Trial], winner: Winner | None) -> None:
-    """Names the budget that would do, where nothing but time was lacking to prove the first of the candidates that was
-    neither judged nor rejected; ``candidates``: best first.
+def lack_of_time(study: StudyContext, candidates: Sequence[Trial], winner: Winner | None) -> LackOfTime | None:
+    """What only time was lacking for a proof of: the fastest of the candidates that was neither judged nor rejected.
+    ``candidates``: best first; ``winner``: what the finals say.
+
+    Notes the budget with which the same command proves it, or what goes before it. None, and nothing is noted, where
+    the first of the candidates was judged and no other is worth more: with more time that judgement would stand.
     """
-    fastest = next((trial for trial in candidates if not _is_rejected(study, trial)), None)
-    if study.budget.seconds is None or fastest is None or _is_judged(study, fastest, winner):
-        return
+    assert study.space is not None
+    history = History(study.space, study.plan.objective, study.trials)
+    left = [trial for trial in candidates if not _is_rejected(study, trial)]
+    begun_with = _begun_with(study, winner)
+    if through(study):
+        left = [trial for trial in left if lacked_time(study, history, [trial])]
+    elif begun_with is not None:
+        left.sort(key=lambda trial: -(history.expected(trial) or 0.0))
+    if study.budget.seconds is None or not left or _is_judged(study, left[0], winner):
+        return None
+    fastest, first = left[0], begun_with or left[0]
     # A study that goes on measures the script as written once more.
     time = study.time
-    wanted_s = study.budget.elapsed(time.now) + time.runs.trial_s() + _screens_s(study, fastest)
-    wanted_s += time.finals_s(fastest.config, max(0, FEWEST_ROUNDS - time.rounds_done(fastest.config)))
-    study.note(
-        f"with --budget {math.ceil(wanted_s / 60) + 1}m the same command goes on, and has the time to prove"
-        f" {config_text(fastest.config)}"
-    )
+    wanted_s = study.budget.elapsed(time.now) + time.runs.trial_s() + _screens_s(study, first)
+    wanted_s += time.finals_s(first.config, max(0, FEWEST_ROUNDS - time.rounds_done(first.config)))
+    minutes = math.ceil(wanted_s / 60) + 1
+    named = config_text(first.config) + (f", before {config_text(fastest.config)}" if first != fastest else "")
+    study.note(f"with --budget {minutes}m the same command goes on, and has the time to prove {named}")
+    return LackOfTime(fastest.config, study.track.gain(fastest) or 0.0, 60.0 * minutes, first.config)
+
+
+def _begun_with(study: StudyContext, winner: Winner | None) -> Trial | None:
+    """The candidate, the best so far, of finals that had no time for three rounds and would go on before any others."""
+    numbers = going_on(study, Contest.KEEPING)
+    begun = [trial for trial in study.trials if trial.number in numbers and not _is_rejected(study, trial)]
+    if not begun or through(study):
+        return None
+    return next((trial for trial in begun if winner is not None and trial.config == winner.config), begun[0])
 
 
 def _is_rejected(study: StudyContext, trial: Trial) -> bool:

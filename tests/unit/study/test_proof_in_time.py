@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import threading
@@ -16,6 +17,7 @@ from support.turning import studied
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.stats import Noninferiority
 from tuner.events import Event, Noted
+from tuner.export import PROFILE
 from tuner.knowledge import Knowledge
 from tuner.model import Config, Outcome, Phase, Verdict
 from tuner.report.summary import summary
@@ -54,6 +56,13 @@ def test_a_candidate_whose_proof_fits_goes_before_a_better_one_whose_proof_may_n
     assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED
     assert result.winner.config == {"workers": 2} and result.seconds <= budget_s
     assert any("--budget" in note.text and "precision=bf16" in note.text for note in of(events, Noted))
+    late = result.lacked_time
+    assert late is not None and late.config == late.first == {"workers": 2, "precision": "bf16"}
+    said = summary(result, {}, "").splitlines()
+    assert "no time was left to prove workers=2 precision=bf16: 2.01x the speed in a single trial" in said
+    assert any(line.startswith(f"go on   the same command with --budget {late.budget_s / 60:.0f}m") for line in said)
+    [document] = json.loads(PROFILE.serialize(result, None) or b"")["profiles"]
+    assert document["lacked_time"]["config"] == {"workers": 2, "precision": "bf16"}
 
 
 @pytest.mark.parametrize(("gain", "left_s"), [(1.5, 80.0), (1.5, 160.0), (1.2, 100.0)])
@@ -183,7 +192,7 @@ def test_behind_one_that_fails_its_screen_the_next_that_lacks_time_is_named(
         ("fp16", Noninferiority.FAIL), ("bf16", Noninferiority.PASS),
     ]  # fmt: skip
     notes = [note.text for note in of(events, Noted)]
-    assert notes[0] == "not proven: no time left for 3 rounds of the finals"
+    assert notes[0] == "not proven: no time left for 3 rounds of the finals of workers=2 precision=bf16"
     assert "--budget" in notes[1] and "workers=2 precision=bf16" in notes[1] and len(notes) == 2
 
 
