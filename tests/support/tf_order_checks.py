@@ -61,6 +61,21 @@ def check_a_split_by_position_keeps_its_order() -> None:
         assert freed(below) == [True]
 
 
+def check_a_split_by_position_stays_one_without_a_seed() -> None:
+    """Tried before: made again the part that trains was shuffled by another seed, and held what validates."""
+    context = sys.modules["tensorflow.python.eager.context"].context()
+    seed, context._seed = context._seed, None  # as in a script that sets none
+    try:
+        shuffled = [numbers().map(plus_one).shuffle(100, reshuffle_each_iteration=False) for _ in range(2)]
+        trains, validates = shuffled[0].skip(20).batch(10), shuffled[0].take(20).batch(10)
+        adapted = Trial(parallel_calls=4).watch.adapt(trains, batched=True)
+        assert adapted is not trains
+        assert sorted([*values(adapted), *values(validates)]) == sorted(values(numbers().map(plus_one)))
+        assert values(shuffled[0]) == values(shuffled[0]) != values(shuffled[1])
+    finally:
+        context._seed = seed
+
+
 def check_data_that_are_not_shuffled_keep_their_order() -> None:
     assert why_kept(mapped().batch(4)) == "the script doesn't shuffle these data: their order may matter"
     assert why_kept(mapped().shuffle(1).batch(4)).startswith("the script doesn't shuffle")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import random
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -27,6 +28,8 @@ FACTORIES = ("assert_cardinality", "map_and_batch", "dense_to_ragged_batch", "de
 # Made of others inside TensorFlow, but never to be taken apart: its maps hold the state of a Python generator.
 WHOLE = ("from_generator",)
 
+_SEEDS = 2**31 - 1
+"""TensorFlow takes seeds modulo that."""
 _RECORD = "_autotune_record"
 _FACTORY = "_autotune_factory"
 
@@ -227,7 +230,7 @@ class RecipeBook:
         self.tf = tf
 
     def install(self) -> None:
-        """Patches tf.data's methods; none of them does anything else than before."""
+        """Patches tf.data's methods; none of them does anything else than before, but for ``_with_a_seed``."""
         dataset = self.tf.data.Dataset
         for name in (*METHODS, *WHOLE):
             if hasattr(dataset, name):
@@ -255,6 +258,8 @@ class RecipeBook:
 
             def method(*args: object, **kwargs: object) -> Dataset:
                 seeds = Seeds.now()
+                if name == "shuffle" and seeds.seed is None and eager():
+                    args, kwargs = _with_a_seed(signature, args, kwargs)
                 result = original(*args, **kwargs)
                 if eager() and self.is_dataset(result):
                     self._remember(name, seeds.drawn_by(original), signature.bind(*args, **kwargs), result)
@@ -311,6 +316,25 @@ class RecipeBook:
             return done[id(dataset)]
 
         return visit(dataset)
+
+
+def _with_a_seed(
+    signature: inspect.Signature, args: tuple[object, ...], kwargs: dict[str, object]
+) -> tuple[tuple[object, ...], dict[str, object]]:
+    """The arguments of a shuffle; of one whose order lasts, and which nobody seeds, with a seed that is drawn here.
+
+    TensorFlow draws one that nobody can read. A script may split such data (``take``, ``skip``): one part that is made
+    again has to keep the order that the other one has, or what validates is trained on.
+    """
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError:
+        return args, kwargs  # the call raises the script's own TypeError
+    lasts = bound.arguments.get("reshuffle_each_iteration") is False
+    if not lasts or bound.arguments.get("seed") is not None:
+        return args, kwargs
+    bound.arguments["seed"] = 1 + int.from_bytes(os.urandom(4), "little") % (_SEEDS - 1)
+    return bound.args, bound.kwargs
 
 
 def _not_rewritten(function: Function) -> Function:
