@@ -234,6 +234,46 @@ def check_a_cache_says_from_when_on_it_gains() -> None:
         assert trial.evidence("cache") == ("verified", f"{told} (about 20 samples in a pass)")
 
 
+def check_a_cache_of_the_scripts_own_is_waited_for_where_it_is_soon_full() -> None:
+    """Its first pass is no figure of the later ones: a window that lay in it told of nothing else."""
+
+    def began(**knowledge: Any) -> tuple[Trial, list[float]]:
+        trial, now = Trial(knowledge), [0.0]
+        trial.session.clock._clock = lambda: now[0]
+        trial.watch.meet(numbers(400).map(plus_one).cache().shuffle(40).batch(4), batched=True)
+        trial.watch.saw_batch(4)
+        return trial, now
+
+    def remarks(trial: Trial) -> list[str]:
+        trial.watch.observe()
+        return [text for text in trial.session.facts.remarks if "cache" in text]
+
+    for seconds, waits in ((0.1, True), (5.0, False)):  # of a batch: a pass takes 10 s, or 500
+        trial, now = began()
+        filling = [trial.session.clock.is_filling()]
+        for _ in range(3):
+            now[0] += seconds
+            trial.watch.saw_batch(4)
+            filling.append(trial.session.clock.is_filling())
+        assert filling == [True, waits, waits, waits]
+        assert len(remarks(trial)) == 1 and "about 400 samples" in remarks(trial)[0]
+        for _ in range(100):
+            trial.watch.saw_batch(4)
+        assert trial.watch.filling.begins_anew and not trial.session.clock.is_filling()
+    # Where that of the script as written saw its first pass alone, no other trial is held against it behind its own.
+    trial, now = began(framework="keras", samples=200.0)
+    assert not trial.session.clock.is_filling()
+    for _ in range(100):
+        trial.watch.saw_batch(4)
+    assert not trial.watch.filling.begins_anew
+    unknown = Trial()
+    unknown.watch.meet(numbers(40).filter(lambda x: x > 3).cache().batch(4), batched=True)
+    assert not unknown.session.clock.is_filling() and not remarks(unknown)
+    full = Trial()
+    full.train(numbers(40).map(plus_one).cache().batch(4), batches=0, epochs=2)
+    assert not full.session.clock.is_filling() and not remarks(full)
+
+
 def check_a_shuffle_before_the_map_is_moved_behind_the_cache() -> None:
     counted = Counted()
 

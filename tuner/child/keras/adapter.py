@@ -89,7 +89,7 @@ class KerasAdapter(Adapter):
         """Traces of training functions, what XLA compiles, changes of the data, a cache that is full by now."""
         in_loops = self.watches.loops.activity() if self.watches.loops is not None else 0
         datasets = self.watches.datasets
-        full = int(datasets is not None and datasets.filling.is_over)
+        full = int(datasets is not None and datasets.filling.begins_anew)
         return full + in_loops + (self.watches.fits.steps.traces if self.watches.fits is not None else 0)
 
     def ready(self) -> float | None:

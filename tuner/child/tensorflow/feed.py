@@ -48,7 +48,7 @@ class DatasetFeed(Feed):
 
     def activity(self) -> int:
         """Other data came to train, or a cache is full by now."""
-        full = int(self.datasets is not None and self.datasets.filling.is_over)
+        full = int(self.datasets is not None and self.datasets.filling.begins_anew)
         return full + self.sources.changes_of_primary
 
     def written_size(self) -> int | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from ...clock import FILL_S
+from ...records import ProbeSide
 from ...session import Session
 from .batches import BATCHERS
-from .caches import Place
+from .caches import ENDLESS_COUNT, Place
+from .recipes import Node
 
 FILLS = "the first pass over the data fills it and gains nothing, later ones read it"
 STILL_FILLING = "the trial ended before its first pass over the data: what a filled cache gains isn't in its rate"
@@ -24,6 +27,9 @@ class Filling:
 
     It is full once as many samples were trained on as a pass has, but for a last batch that may be short: what is
     fetched ahead is ahead of that. Where nobody knows how many a pass has it never counts as filling.
+
+    A cache may be the script's own. Whether the window lies behind its first pass is decided for the script as written,
+    and all other trials do likewise: rates of either side can't be held against each other.
     """
 
     def __init__(self, session: Session, trained: Callable[[], float]) -> None:
@@ -31,11 +37,31 @@ class Filling:
         self._trained = trained
         self._elements = 0
         self._in_batches: bool | None = None
+        self._is_scripts = False
+        self._looked: tuple[float, float] | None = None
+        """When it was asked first whether to wait, and the samples that were trained on by then."""
 
     def begins(self, place: Place) -> None:
         """A dataset that trains has a cache there from now on. The first one counts."""
+        above = [link.method for link in (*place.reordering, *place.above)]
+        self._begins(place.elements, [link.method for link in place.prefix.all()], above)
+
+    def met(self, node: Node) -> None:
+        """A dataset trains as the script made it: with a cache of its own in memory, perhaps."""
+        above = []
+        while node.method != "cache":
+            if len(node.inputs) != 1:
+                return
+            above.append(node.method)
+            node = node.inputs[0]
+        elements = 0 if node.arguments.get("filename") else int(node.own.cardinality())
+        if not self._elements and 0 < elements < ENDLESS_COUNT:
+            self._is_scripts = True
+            self._begins(elements, [link.method for link in node.all()], above)
+
+    def _begins(self, elements: int, kept: Sequence[str], above: Sequence[str]) -> None:
         if not self._elements:
-            self._elements, self._in_batches = place.elements, _in_batches(place)
+            self._elements, self._in_batches = elements, _in_batches(kept, above)
 
     @property
     def samples(self) -> int:
@@ -60,17 +86,52 @@ class Filling:
         """Whether the cache is known not to be full yet."""
         return self.samples > 0 and not self.is_over
 
+    @property
+    def begins_anew(self) -> bool:
+        """Whether a window has to begin anew, since what is trained on comes out of the cache by now."""
+        return self.is_over and not self._was_under_way
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether the window is to wait: for a cache of the script's own only where that is likely to be in time."""
+        is_unread = self._session.request.probe is ProbeSide.COMPUTE
+        if is_unread or not self.is_under_way or self._was_under_way:
+            return False
+        return not self._is_scripts or self._is_soon_over()
+
+    def _is_soon_over(self) -> bool:
+        now, trained = self._session.clock.now, self._trained()
+        if self._looked is None:
+            self._looked = now, trained
+        since_s, more = now - self._looked[0], trained - self._looked[1]
+        return since_s <= 0 or since_s * (self.samples - trained) <= (FILL_S - since_s) * more
+
+    @property
+    def _was_under_way(self) -> bool:
+        """Whether the trial of the script as written saw nothing but its first pass, with a cache of its own."""
+        known = self._session.request.knowledge
+        return self._is_scripts and bool(known.framework) and known.samples <= self.samples
+
     def told(self) -> str:
         """For people: from when on a cache gains, which no rate of a few seconds says."""
         if not self.samples:
             return FILLS
         return f"{STILL_FILLING if self.is_under_way else FILLS} (about {self.samples:,} samples in a pass)"
 
+    def observe(self) -> None:
+        """Says of a cache of the script's own that it wasn't full."""
+        if self._is_scripts and self.is_under_way:
+            self._session.facts.remark(
+                f"its data fill a cache in their first pass (about {self.samples:,} samples), and the trial ended"
+                " before that was over: rates are those of this pass, and what gains in it may gain nothing later"
+            )
 
-def _in_batches(place: Place) -> bool | None:
-    """Whether the elements that are kept are batches, or else samples; None where neither is known."""
-    above = [link.method for link in (*place.reordering, *place.above)]
-    kept = [link.method for link in place.prefix.all()]
+
+def _in_batches(kept: Sequence[str], above: Sequence[str]) -> bool | None:
+    """Whether the elements that are kept are batches, or else samples; None where neither is known.
+
+    ``kept``: methods of what makes them, ``above``: of what is made of them.
+    """
     batchers = sum(method in BATCHERS for method in kept)
     if batchers > 1 or (batchers and not _TAKING_APART.isdisjoint(kept)):
         return None

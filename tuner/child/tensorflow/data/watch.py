@@ -56,8 +56,7 @@ class DatasetWatch:
         self._cached: Place | None = None
         self._caches: dict[str, int] = {}
         self.filling = Filling(session, self._trained)
-        if session.measuring and session.knobs.wants("cache"):
-            session.clock.is_filling = lambda: self.filling.is_under_way
+        session.clock.is_filling = lambda: self.filling.is_waited_for
 
     def install(self) -> None:
         """Patches tf.data's methods, to record only. Under "apply" only if a knob asks for it."""
@@ -296,6 +295,7 @@ class DatasetWatch:
                 left_out[knob] = str(refusal)
         written["private_threads"] = options.written_threads(dataset)
         written["cache"] = any(x.method in ("cache", "snapshot") for x in node.all())
+        self.filling.met(node)
         try:
             place = Place(node)
         except Refused as refusal:
@@ -355,6 +355,7 @@ class DatasetWatch:
             del session.facts.as_written["batch_size"]
             if self._usual_size() is not None and not session.knobs.wants("batch_size"):
                 session.facts.as_written["batch_size"] = self._usual_size()
+        self.filling.observe()
         if self.plans.plan is not None:
             session.facts.input_plan = tuple(self.plans.plan)
         for knob in KNOBS:
