@@ -36,6 +36,8 @@ _OF_SINGLES = (
 )  # fmt: skip
 """Sources whose elements are one record, or one slice of arrays, each."""
 
+LEAST_OF_EPOCH = 0.95
+"""Of the samples of a pass so many have to be left where whole batches alone are trained on."""
 ENDLESS = -1  # tf.data.INFINITE_CARDINALITY
 
 
@@ -104,6 +106,7 @@ def resized(node: Node, old: int, new: int, unbatched: int = 0) -> Node:
     """The tree with its batchers' size changed, and what counts their batches with it. Raises ``Refused``."""
     method = node.method
     if method in BATCHERS and not unbatched:
+        _check_epoch(node, old, new)
         return node.but(batch_size=new)
     if method in _JOINS:
         stays = [not unbatched and method == "zip" and _only_counts(x) for x in node.inputs]
@@ -118,6 +121,18 @@ def resized(node: Node, old: int, new: int, unbatched: int = 0) -> Node:
     if counts and method == "assert_cardinality":
         return below  # what it says would be wrong now, and how many batches there are isn't known
     return _recounted(node, old, new).on(below) if counts else node.on(below)
+
+
+def _check_epoch(node: Node, old: int, new: int) -> None:
+    """Raises ``Refused`` where a pass would lose many of its samples with the last batch, which isn't a whole one."""
+    below = node.inputs[0].dataset
+    rows = int(below.cardinality()) if below is not None and node.arguments.get("drop_remainder") is True else 0
+    if rows > 0 and rows // new * new < LEAST_OF_EPOCH * (rows // old * old):
+        raise Refused(
+            f"of {rows} samples {rows // old * old} are in whole batches of {old}, and {rows // new * new} in those of"
+            f" {new}: the script leaves out the rest",
+            final=True,
+        )
 
 
 def _recounted(node: Node, old: int, new: int) -> Node:
