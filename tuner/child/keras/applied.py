@@ -11,8 +11,8 @@ from ..tensorflow import FRAMEWORK, elsewhere
 from ..tensorflow.data.watch import KNOBS as DATA_KNOBS
 from ..tensorflow.data.watch import Applied
 from ..tensorflow.mixed_precision import BF16, in_words
-from .fit import MODEL_KNOBS
 from .model import accumulation_of
+from .settings import MODEL_KNOBS
 from .watches import Watches
 
 NO_FIT = "Model.fit wasn't called"

@@ -17,7 +17,7 @@ from ..tensorflow import FRAMEWORK
 from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.loops import LoopWatch
 from ..tensorflow.types import Result
-from . import callbacks
+from . import callbacks, settings
 from .devices import DistributionWatch
 from .fit_call import FitCall, Nesting
 from .masks import MaskWatch
@@ -26,13 +26,13 @@ from .obstacles import ObstacleWatch
 from .on_batch import OnBatchWatch
 from .predictions import PredictionWatch
 from .rates import EFFECTIVE_BATCH, RateWatch
+from .settings import MODEL_KNOBS
 from .split import OWN_LOSS, OWN_PARTS, SplitWatch
 from .steps import StepWatch
 from .trajectory import TrajectoryWatch
 from .types import Callback, Logs, Model
 
 DEFAULT_BATCH_SIZE = 32  # what Keras takes for arrays where the script says nothing
-MODEL_KNOBS = ("run_eagerly", "jit_compile", "steps_per_execution")
 FitArguments = dict[str, Any]
 """``Model.fit``'s arguments by name, of whatever kind the script passes."""
 
@@ -70,7 +70,6 @@ class FitWatch:
         self.call: FitCall | None = None
         self.as_written: Callable[[], AbstractContextManager[None]] = nullcontext
         """What has the model as the script wrote it for a while, where configs take turns."""
-        self._calls_set: weakref.WeakKeyDictionary[Model, tuple[int, int]] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
         """Patches the class that defines ``fit``: every model inherits from it."""
@@ -82,9 +81,10 @@ class FitWatch:
             self.obstacles.install()
         if self.session.measuring or self.rates.may_be_dropped:
             self.on_batch.install(trainer)
-        if self.session.measuring:
+        if self.session.measuring or any(map(self.session.knobs.wants, MODEL_KNOBS)):
             patch(trainer, "evaluate", self._evaluate)
             patch(trainer, "predict", self._evaluate)
+        if self.session.measuring:
             self.steps.install(trainer)
         elif self.session.applied is not None and self.session.request.config:
             self.steps.install_for_applied(trainer, self.session.applied)
@@ -160,9 +160,9 @@ class FitWatch:
         """What the script wrote, as it stands before any knob is applied."""
         model, x = call.model, arguments.get("x")
         call.written = {
-            "run_eagerly": bool(model.run_eagerly),
-            "jit_compile": bool(model.jit_compile),
-            "steps_per_execution": self._own_calls(model),
+            "run_eagerly": bool(settings.own(model, "run_eagerly")),
+            "jit_compile": bool(settings.own(model, "jit_compile")),
+            "steps_per_execution": int(settings.own(model, "steps_per_execution")),
         }
         if call.fed_by == "arrays":
             call.dataset_len = self._rows(arguments)
@@ -201,11 +201,6 @@ class FitWatch:
         rows = (self._rows_of(arguments.get("x")) or 0) - (call.dataset_len or 0)
         return _size(self._rows_of(given[0]) if isinstance(given, (tuple, list)) else rows, call.validation_steps)
 
-    def _own_calls(self, model: Model) -> int:
-        """The script's own ``steps_per_execution``, also of a model whose value an earlier call of fit has changed."""
-        now, (ours, own) = int(model.steps_per_execution), self._calls_set.get(model, (0, 0))
-        return own if now == ours else now
-
     def _apply(self, call: FitCall, arguments: FitArguments) -> None:
         """The knobs of the model, and those among the arguments."""
         session, config, model = self.session, self.session.request.config, call.model
@@ -220,19 +215,17 @@ class FitWatch:
         wanted: dict[str, Any] = {knob: config[knob] for knob in MODEL_KNOBS if session.knobs.wants(knob)}
         if "steps_per_execution" in wanted:
             wanted["steps_per_execution"] = self._steps_in_call(call, int(arguments.get("steps_per_epoch") or 0))
-        differing = [knob for knob, value in wanted.items() if getattr(model, knob) != value]
-        for knob in differing:
-            setattr(model, knob, wanted[knob])
+        differs = settings.put(model, wanted)
         written = session.request.knowledge.as_written.get("jit_compile")
         if session.knobs.wants("strategy") and "jit_compile" not in config and isinstance(written, bool):
             # Keras decides on XLA by itself, and against it under a strategy: to undo one isn't to compile.
-            differing += ["jit_compile"] if bool(model.jit_compile) != written else []
+            differs |= bool(model.jit_compile) != written
             model.jit_compile = written
         if session.knobs.wants("workers") and call.fed_by == "pydataset":
             arguments["x"].workers = call.workers = int(config["workers"])
         is_new = self.split.begin(model, parts)
         has_new_rate = self.rates.fit_begins(model, factor)
-        self.steps.remake(model, always=bool(differing) or is_new or has_new_rate)
+        self.steps.remake(model, always=differs or is_new or has_new_rate)
 
     def _steps_in_call(self, call: FitCall, epoch_steps: int) -> int:
         """The config's ``steps_per_execution``, or the script's own where an epoch of so many steps is against it."""
@@ -241,7 +234,6 @@ class FitWatch:
         if why:
             call.refused["steps_per_execution"] = why
             return own
-        self._calls_set[call.model] = (wanted, own)
         return wanted
 
     def _resize(self, call: FitCall, arguments: FitArguments) -> tuple[int, float]:
@@ -330,6 +322,12 @@ class FitWatch:
         def evaluate(model: Model, *args: object, **kwargs: object) -> Result:
             if not self.session.here:
                 return original(model, *args, **kwargs)
+            # What fit validates on runs as it trains: of its steps is known that they are no fewer than asked for.
+            validates = "_use_cached_eval_dataset" in kwargs
+            own: AbstractContextManager[None] = nullcontext() if validates else settings.as_written(model)
+            if not self.session.measuring:
+                with own:
+                    return original(model, *args, **kwargs)
             if not self.nesting.evaluations:
                 self.session.check_stop()
                 if not self._acts(model, original.__name__, args, kwargs):
@@ -338,7 +336,7 @@ class FitWatch:
             batches = self.steps.batches
             counting, batches.counting = batches.counting, False
             try:
-                with self.as_written():
+                with self.as_written(), own:
                     return original(model, *args, **kwargs)
             finally:
                 self._enter(evaluations=-1)

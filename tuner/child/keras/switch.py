@@ -14,7 +14,7 @@ from ..tensorflow.graphs import is_compiled, products, xla_threads
 from ..tensorflow.mixed_precision import KNOB as REWRITES
 from ..tensorflow.strategies import DEFAULT
 from .by_turns import Made
-from .fit import MODEL_KNOBS, FitWatch
+from .fit import FitWatch
 from .fit_call import FitCall
 from .formats import Formats
 from .freezing import what_froze
@@ -22,6 +22,7 @@ from .kept import KeptVariables, changed_by
 from .model import makes_own_function
 from .own_pipelines import KNOBS as PIPELINE_KNOBS
 from .own_pipelines import OwnPipelines
+from .settings import MODEL_KNOBS
 from .types import TrainFunction
 from .watches import Watches
 
