@@ -147,3 +147,40 @@ def test_a_model_that_nobody_holds_any_more_goes(begin: Begin) -> None:
     del made
     gc.collect()
     assert sum(each() is not None for each in gone) <= 1, "the newest one"
+
+
+# what feeds it
+
+
+def loader() -> Any:
+    import torch
+
+    class Own(torch.utils.data.DataLoader):  # type: ignore[misc]  # torch is Any to mypy
+        """A class of the script's."""
+
+    x, y = map(torch.from_numpy, arrays(64))
+    return Own(torch.utils.data.TensorDataset(x, y), batch_size=ROWS)
+
+
+def distributed() -> Any:
+    import tensorflow as tf
+
+    data = tf.data.Dataset.from_tensor_slices(arrays(64)).batch(ROWS)
+    return tf.distribute.get_strategy().experimental_distribute_dataset(data)
+
+
+@pytest.mark.parametrize(("kind", "why"), [("loader", "torch DataLoader"), ("distributed", "shares its batches out")])
+def test_batches_that_keras_does_not_make_are_none_of_its_arrays(begin: Begin, kind: str, why: str) -> None:
+    """Tried before: they were taken for batches of 32, Keras' own size for arrays, and another one was tried."""
+    import tensorflow as tf
+
+    trial = begin()
+    if kind == "loader":
+        model().fit(loader(), verbose=0)
+    else:
+        with tf.distribute.OneDeviceStrategy("CPU:0").scope():
+            model().fit(distributed(), verbose=0)
+    facts = trial.end()
+    assert facts["samples"] == 64
+    assert why in facts["left_out"]["batch_size"]
+    assert "batch_size" not in facts["as_written"]

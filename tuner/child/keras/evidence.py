@@ -14,7 +14,7 @@ from ..session import Session
 from ..tensorflow import FRAMEWORK, elsewhere
 from ..tensorflow.graphs import is_compiled, products, xla_threads
 from ..tensorflow.strategies import DEFAULT, NO_STRATEGY, ONE_DEVICE
-from .fit_call import FitCall
+from .fit_call import BATCH_REASONS, FitCall
 from .freezing import DRAWS, what_froze
 from .model import POLICIES, accumulation_of, has_batch_norm, inner_optimizer, reduction_of, why_no_parts
 from .on_batch import OWN_BATCHES
@@ -23,11 +23,6 @@ from .steps import StepWatch
 from .watches import Watches
 
 PRECISION_OF = {policy: word for word, policy in POLICIES.items()}
-BATCH_REASONS = {
-    "pydataset": "the script's PyDataset makes its batches itself",
-    "generator": "the script's generator makes its batches itself",
-    "loader": "a torch DataLoader makes the batches",
-}
 NO_PRODUCTS = "no product of matrices was seen in the training step"
 EAGER_PRODUCTS = "what a step computes in isn't seen where Python runs every operation of it"
 SEEN_TO_WAIT = (DEFAULT, ONE_DEVICE)

@@ -33,6 +33,13 @@ from .trajectory import TrajectoryWatch
 from .types import Callback, Logs, Model
 
 DEFAULT_BATCH_SIZE = 32  # what Keras takes for arrays where the script says nothing
+_OF_OTHERS = (
+    ("loader", ("DataLoader",), "torch.utils.data"),
+    ("grain", ("MapDataset", "IterDataset", "DataLoader"), "grain."),
+    ("distributed", ("DistributedDataset", "DistributedDatasetsFromFunction"), "tensorflow.python."),
+    ("adapter", ("DataAdapter",), "keras.src."),
+)
+"""What ``fit`` takes besides: names of classes, and what the names of their modules begin with. Keras goes by these."""
 FitArguments = dict[str, Any]
 """``Model.fit``'s arguments by name, of whatever kind the script passes."""
 
@@ -181,7 +188,7 @@ class FitWatch:
             return "pydataset"
         if hasattr(x, "__next__"):
             return "generator"
-        return "loader" if type(x).__module__.startswith("torch.utils.data") else "arrays"
+        return next((kind for kind, names, module in _OF_OTHERS if _is_of(type(x), names, module)), "arrays")
 
     def _rows(self, arguments: FitArguments) -> int | None:
         """Rows of the arrays that train; None where there are none."""
@@ -354,6 +361,11 @@ class FitWatch:
 def _size(rows: int | None, steps: int) -> int:
     """Rows in the batches that Keras cuts arrays into where the script doesn't say: into ``steps``, if it says that."""
     return -(-rows // steps) if rows and steps else DEFAULT_BATCH_SIZE
+
+
+def _is_of(kind: type, names: tuple[str, ...], module: str) -> bool:
+    """Whether a class, or one that it inherits, has one of these names in such a module."""
+    return any(cls.__name__ in names and cls.__module__.startswith(module) for cls in kind.__mro__)
 
 
 def _is_dataset(x: object) -> bool:

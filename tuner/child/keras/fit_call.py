@@ -9,6 +9,16 @@ from ..records import Value
 from .model import makes_own_function
 from .types import Model
 
+BATCH_REASONS = {
+    "pydataset": "the script's PyDataset makes its batches itself",
+    "generator": "the script's generator makes its batches itself",
+    "loader": "a torch DataLoader makes the batches",
+    "grain": "Grain makes the batches",
+    "distributed": "the script shares its batches out to replicas itself",
+    "adapter": "the script's DataAdapter makes its batches itself",
+}
+"""By what feeds ``fit``: why nobody else can make other batches of it."""
+
 
 class Nesting:
     """Which of a model's methods run now, one within the other."""
@@ -27,12 +37,13 @@ class Nesting:
 class FitCall:
     """The newest call of ``fit`` by the script.
 
-    ``fed_by``: "arrays", "dataset" (of tf.data), "pydataset", "generator" or "loader" (of torch). ``written``: knob →
-    the script's own value. ``workers``: that prepare the batches of a PyDataset. ``custom_step``: whether the model has
-    a training step of its own. ``sets_rate``: whether a callback sets the learning rate, ``lowers_rate``: whether one
-    multiplies it. ``acts_by_batch`` and ``saves_by_batch``: names of callbacks that do so with batches, "" for none.
-    ``epoch_steps`` and ``validation_steps``: as the script counts them; 0 where it doesn't. ``refused``: knob → why it
-    isn't turned in this call. ``dataset``: a weak reference to the one that feeds it.
+    ``fed_by``: "arrays", "dataset" (of tf.data), "pydataset", "generator", "loader" (of torch), "grain", "distributed"
+    (a strategy's) or "adapter" (the script's own). ``written``: knob → the script's own value. ``workers``: that
+    prepare the batches of a PyDataset. ``custom_step``: whether the model has a training step of its own.
+    ``sets_rate``: whether a callback sets the learning rate, ``lowers_rate``: whether one multiplies it.
+    ``acts_by_batch`` and ``saves_by_batch``: names of callbacks that do so with batches, "" for none. ``epoch_steps``
+    and ``validation_steps``: as the script counts them; 0 where it doesn't. ``refused``: knob → why it isn't turned in
+    this call. ``dataset``: a weak reference to the one that feeds it.
     """
 
     model: Model
