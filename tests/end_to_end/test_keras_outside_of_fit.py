@@ -149,6 +149,39 @@ def test_a_model_that_nobody_holds_any_more_goes(begin: Begin) -> None:
     assert sum(each() is not None for each in gone) <= 1, "the newest one"
 
 
+# several calls of fit
+
+
+def stages(made: Any, *, freezes: bool) -> None:
+    """A head is trained first, and all of the model later."""
+    made.layers[0].trainable = not freezes
+    made.compile("sgd", "mse")
+    made.fit(*arrays(64), batch_size=ROWS, verbose=0)
+    made.layers[0].trainable = True
+    made.compile("sgd", "mse")
+    for _ in range(2):
+        made.fit(*arrays(64), batch_size=ROWS, verbose=0)
+
+
+STAGES = "fit trains 49 weights by now, and 9 at first: "
+
+
+@pytest.mark.parametrize("freezes", [True, False])
+def test_stages_that_train_other_weights_are_told(
+    begin: Begin, capfd: pytest.CaptureFixture[str], freezes: bool
+) -> None:
+    """A profile was proven in the first seconds of the first one, and nothing said so."""
+    trial = begin()
+    stages(model(), freezes=freezes)
+    remarks = trial.end().get("remarks", [])
+    assert [remark.startswith(STAGES) for remark in remarks] == [True] * freezes
+    unpatch_all()
+    Trial(CONFIG, {"framework": "keras"}, mode="apply")
+    stages(model(), freezes=freezes)
+    told = [line for line in capfd.readouterr().err.splitlines() if "weights by now" in line]
+    assert [line.startswith(f"autotune: {STAGES}the profile") for line in told] == [True] * freezes
+
+
 # what feeds it
 
 

@@ -28,6 +28,7 @@ from .predictions import PredictionWatch
 from .rates import EFFECTIVE_BATCH, RateWatch
 from .settings import MODEL_KNOBS
 from .split import OWN_LOSS, OWN_PARTS, SplitWatch
+from .stages import StageWatch
 from .steps import StepWatch
 from .trajectory import TrajectoryWatch
 from .types import Callback, Logs, Model
@@ -74,6 +75,7 @@ class FitWatch:
         )  # fmt: skip
         self.devices = DistributionWatch(session, keras)
         self.on_batch.begins = self.devices.begins
+        self.stages = StageWatch(session)
         self.call: FitCall | None = None
         self.as_written: Callable[[], AbstractContextManager[None]] = nullcontext
         """What has the model as the script wrote it for a while, where configs take turns."""
@@ -117,6 +119,7 @@ class FitWatch:
                 return original(model, *args, **kwargs)  # raises the script's own TypeError
             self.session.claim(FRAMEWORK)
             self.devices.begins()
+            self.stages.begins(model)
             self._prepare(model, bound.arguments)
             self._enter(fits=1)
             self.masks.model = self.obstacles.model = model
@@ -128,6 +131,7 @@ class FitWatch:
                 return result
             finally:
                 self._enter(fits=-1)
+                self.stages.ended(model)
                 self.steps.fit_ended()
                 self.split.end()
                 self.rates.fit_factor = self.masks.model = self.obstacles.model = None
