@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -147,6 +148,28 @@ def test_a_model_that_nobody_holds_any_more_goes(begin: Begin) -> None:
     del made
     gc.collect()
     assert sum(each() is not None for each in gone) <= 1, "the newest one"
+
+
+ON_JAX = """
+    import os
+    os.environ["KERAS_BACKEND"] = "jax"
+    import keras, numpy
+
+    def endless():
+        while True:
+            yield numpy.ones((8, 4), "float32"), numpy.ones((8, 1), "float32")
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(endless(), steps_per_epoch=8, epochs=2, verbose=0)
+    print("has", model.steps_per_execution, "predicted", len(model.predict(endless(), steps=10, verbose=0)))
+"""
+
+
+@pytest.mark.slow  # another backend
+def test_so_it_is_on_jax(write_script: Callable[..., Path], run_child: Callable[..., Any]) -> None:
+    ran = run_child(write_script(ON_JAX), CONFIG, mode="apply")
+    assert ran.returncode == 0 and "has 4 predicted 80" in ran.output, ran.output
 
 
 # several calls of fit
