@@ -75,23 +75,20 @@ class StepClock:
         self.is_filling: Callable[[], bool] = lambda: False
         self.turns: TurnGiver | None = None
         self.on_held: Callable[[float], None] = lambda seconds: None
-        self._turn_s = 0.0
+        self._turn_s = self._carried_s = 0.0
         self._stock_was_seen = self._steps_are_short = False
         self._lead_in_ends: float | None = None
-        self._validating = self._has_resumed = self._may_train = False
+        self._validating = self._has_resumed = self._may_train = self._any_block = False
         self._last_seen: dict[object, int] = {}
         self._set_apart: set[object] = set()
         self._may_have_resumed: float | None = None
         self._phase_started = self._block_started = self._stepped = clock()
-        self._steps = self._phase_steps = 0
+        self._steps = self._phase_steps = self._last_activity = 0
         self._counted, self._fetched = Counted(), Fetched()
-        self._carried_s = 0.0
         self._ready_at_start: float | None = None
         self._ready_at_resumption: float | None = None
-        self._last_activity = 0
         self._restarts = dict.fromkeys(MOST_RESTARTS, 0)
         self._blocks: list[tuple[float, float]] = []
-        self._any_block = False
 
     def start(self) -> None:
         """Called at the first step's end: what came before is start-up."""
@@ -233,8 +230,7 @@ class StepClock:
     def _end_turn(self) -> None:
         """Waits for the next turn where this one was long enough, in training; at once where the window begins."""
         turns = self.turns
-        length_s = self._window.block_s * (turns.stretch if turns is not None else 1.0)
-        if turns is None or self.complete or self.phase is not Phase.WINDOW or self._turn_s < length_s:
+        if turns is None or self.complete or self.phase is not Phase.WINDOW or self._turn_s < self._length_s:
             return
         enough = self._is_enough(self._clock() - self._phase_started)
         held_s = turns.wait(enough=enough, whole=len(self._blocks) >= 3 and self._is_whole)
@@ -267,10 +263,14 @@ class StepClock:
         self._block_started, self._ready_at_start = now, self.ready()
         self._steps, self._counted, self._carried_s = 0, Counted(), 0.0
 
+    @property
+    def _length_s(self) -> float:
+        """Of a block, and of the turn under way."""
+        return self._window.block_s * (self.turns.stretch if self.turns is not None else 1.0)
+
     def _is_long_enough(self, seconds: float) -> bool:
         """Whether a block that is so long, with those before it in its turn, may end. By the script's own thread."""
-        block_s = self._window.block_s * (self.turns.stretch if self.turns is not None else 1.0)
-        return seconds >= block_s * (_LONGEST if self.asynchronous and self._steps < STEPS_BETWEEN_WAITS else 1)
+        return seconds >= self._length_s * (_LONGEST if self.asynchronous and self._steps < STEPS_BETWEEN_WAITS else 1)
 
     def _training_again(self) -> None:
         if self._validating:
