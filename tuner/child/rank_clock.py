@@ -37,7 +37,7 @@ class RankTurns(TurnGiver):
         self._unison.gather()
         if not self._unison.apart:
             self._given.wait(enough=enough, whole=whole)
-            self.current, self.ended = self._given.current, self._given.ended
+            self.current, self.ended, self.stretch = self._given.current, self._given.ended, self._given.stretch
         return time.perf_counter() - began
 
 
@@ -63,7 +63,7 @@ class RankClock(StepClock):
         """See ``Unison.follow``."""
         self._alone_s = 0.0
         self._step_ended: float | None = None
-        self._cut_steps = 1
+        self._block_steps = 1
         self._step_s = 0.0
 
     def _own_time(self) -> float:
@@ -114,7 +114,7 @@ class RankClock(StepClock):
 
     def _decide(self) -> None:
         """Rank 0: after which step the next cut is, and what holds until then."""
-        steps = self._cut_steps
+        steps = self._fitting_steps
         if self._lead_in_ends is not None and self._step_s:
             steps = max(1, math.ceil((self._lead_in_ends - self._clock()) / self._step_s))
         if self.in_company:
@@ -124,6 +124,12 @@ class RankClock(StepClock):
             self.unison.decide(Decision(self.turns.current, self.turns.ended, self._lead_in_ends is not None))
         elif self.in_company:
             self.unison.decide(Decision(turn=0, ended=False, leads_in=False))
+
+    @property
+    def _fitting_steps(self) -> int:
+        """Of a block that is as long as it is to be, by the one before."""
+        fitting = round(self._length_s / self._step_s) if self._step_s else 1
+        return min(max(1, fitting), _MOST_LONGER * self._block_steps)
 
     def _follow(self) -> None:
         """Another rank: waits until rank 0 has decided on this cut, and does likewise."""
@@ -145,8 +151,8 @@ class RankClock(StepClock):
 
     def _end_turn(self) -> None:
         if self.unison.leads and self.unison.is_cut:
-            if self._turn_s >= _NEARLY * self._window.block_s:
-                self._turn_s = max(self._turn_s, self._window.block_s)
+            if self._turn_s >= _NEARLY * self._length_s:
+                self._turn_s = max(self._turn_s, self._length_s)
             super()._end_turn()
 
     def _is_led_in(self) -> bool:
@@ -176,9 +182,7 @@ class RankClock(StepClock):
         seconds = self._block_started - began
         self.unison.patience_s = max(PATIENCE_S, _MOST_LONGER * seconds)
         if self.unison.is_cut and steps and seconds > 0 and not flagged:
-            fitting = round(steps * self._window.block_s / seconds)
-            self._cut_steps = min(max(1, fitting), _MOST_LONGER * steps)
-            self._step_s = seconds / steps
+            self._block_steps, self._step_s = steps, seconds / steps
 
     def _seen_activity(self) -> int:
         return self.unison.activity

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from support.shared_by import shared_by
 
-from tuner.child.rank_clock import RankClock
+from tuner.child.rank_clock import RankClock, RankTurns
 from tuner.child.recorder import Recorder
 from tuner.child.records import Block, Record, Window
+from tuner.child.turns import UNEVEN, Turns
 from tuner.child.unison import Unison
 
 STEP_S, BATCH = 0.01, 10.0
@@ -17,13 +20,13 @@ UNENDING = Window(warmup_steps=2, warmup_s=0.0, block_s=0.05, min_blocks=200, mi
 
 
 class _Ranks(Recorder):
-    """Two ranks of one process that step by turns, each on batches of its own."""
+    """Ranks of one process that step by turns, each on batches of its own."""
 
-    def __init__(self, window: Window, shared: int) -> None:
+    def __init__(self, window: Window, shared: int, size: int = 2) -> None:
         super().__init__(None)
         self.now = 0.0
         self.sent: list[Record] = []
-        self.clocks = [RankClock(self, window, Unison(shared, rank, 2), lambda: self.now) for rank in (0, 1)]
+        self.clocks = [RankClock(self, window, Unison(shared, rank, size), lambda: self.now) for rank in range(size)]
 
     def emit(self, record: Record) -> None:
         self.sent.append(record)
@@ -60,6 +63,23 @@ def test_steps_that_are_told_of_ten_at_a_time_end_blocks(shared: int) -> None:
     ends = [record.at for record in ranks.sent if isinstance(record, Block)]
     assert len(ends) > 20
     assert all(ends.count(at) == 2 for at in ends)
+
+
+def test_turns_of_ranks_are_of_uneven_length_like_those_of_one_process() -> None:
+    """Else epochs that last as long as turns began in each of them, or in none."""
+    reader, writer = os.pipe()
+    os.write(writer, b"1\n" * 60)
+    os.close(writer)
+    with shared_by(1) as shared:
+        ranks = _Ranks(replace(UNENDING, block_s=0.4), shared, size=1)
+        clock = ranks.clocks[0]
+        clock.turns = RankTurns(Turns(ranks, reader), clock.unison)
+        assert ranks.train(4000)
+    lasted = [record.seconds for record in ranks.sent if isinstance(record, Block) and record.turn]
+    assert len(lasted) >= 60
+    assert min(lasted) < 0.4 * (1 - UNEVEN / 2) and max(lasted) > 0.4 * (1 + UNEVEN / 2)
+    longest, shortest = 0.4 * (1 + UNEVEN) + STEP_S, 0.4 * (1 - UNEVEN) - STEP_S
+    assert all(shortest <= seconds <= longest for seconds in lasted[1:]), "but the first, which still grows"
 
 
 @pytest.mark.parametrize("by_fetch", [True, False])
