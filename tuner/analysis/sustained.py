@@ -78,16 +78,21 @@ def epoch_starts_s(blocks: Sequence[Block], epoch: EpochUse | None) -> float:
     An epoch that is longer than the window has its beginning outside of it, or by chance within. What a beginning
     takes is known from later ones that were seen, else from the first one where each starts its workers anew. The
     batches that came without waiting right after it are set off against it: the first of each worker.
+
+    ``epoch`` is as one trial has seen it. A process that lives on through others, such as the script as written between
+    their turns, comes to beginnings that this one was too short for: then those in ``blocks`` tell it.
     """
     if epoch is None or epoch.samples <= 0:
         return 0.0
+    samples, seen = sum(block.samples for block in blocks), sum(block.starts for block in blocks)
     if epoch.later:
         start_s = epoch.later_s
+    elif seen:
+        start_s = sum(block.start_s for block in blocks) / seen
     elif epoch.respawns:
         start_s = epoch.first_s
     else:
         return 0.0
-    samples, seen = sum(block.samples for block in blocks), sum(block.starts for block in blocks)
     batches = samples / epoch.samples * epoch.batches
     waited_s = sum(block.wait_s - block.start_s for block in blocks) / batches if batches else 0.0
     excess_s = max(0.0, start_s - max(1, epoch.workers) * max(0.0, waited_s))

@@ -111,6 +111,13 @@ def test_a_beginning_within_the_window_counts_by_the_share_of_the_epoch() -> Non
     assert epoch_starts_s([replace(block, samples=1000.0)], seen) == pytest.approx(0.0)
 
 
+@pytest.mark.parametrize("respawns", [True, False])
+def test_a_beginning_that_no_trial_saw_before_counts_by_the_share_of_the_epoch_too(*, respawns: bool) -> None:
+    """The script as written lives on between others' turns: there an epoch began that was longer than its own trial."""
+    block = replace(BLOCK, starts=1, start_s=1.0, wait_s=1.0)
+    assert epoch_starts_s([block], replace(EPOCH, respawns=respawns)) == pytest.approx(-0.9)
+
+
 def test_batches_that_came_at_once_after_it_are_set_off() -> None:
     """Where the loop waits for its loader all the same, the first batch of each worker comes with the first of all."""
     waiting = replace(BLOCK, wait_s=5.0)  # half a second a batch
