@@ -82,6 +82,30 @@ def check_an_end_that_comes_as_a_surprise_is_known_the_second_time() -> None:
     assert looks(3, 5, 8, 9, 10) == [None, 8, 8, None, None], "an iteration that was broken off says nothing"
 
 
+def check_an_end_is_known_of_data_that_are_made_anew_for_each_epoch() -> None:
+    """As those of each call of ``fit``."""
+    watch, kept = ReadyWatch(tf), []
+
+    def looks(*fetched: int) -> list[float | None]:
+        """What lies ready after so many batches each of data made anew."""
+        dataset = tf.data.Dataset.range(80).filter(lambda x: x < 80).batch(8).prefetch(1)
+        iterator, told, before = iter(dataset), [], 0
+        kept.append(iterator)
+        watch.fetches_from(iterator)
+        for number in fetched:
+            for _ in range(number - before):
+                next(iterator)
+            before = number
+            soon(lambda: read(tf, iterator).batches, int(number < 10))
+            told.append(watch.samples(8))
+        return told
+
+    assert looks(3, 5, 10) == [None, 8, 0], "nobody knew"
+    assert looks(3, 5, 10) == [None, 8, None]
+    assert looks(1) == [None]
+    assert looks(3, 8, 9, 10) == [None, 8, None, None]
+
+
 def check_a_queue_that_a_later_epoch_fills_anew_is_told_once_it_has_been_full() -> None:
     """What fills it was taken for a loader that is faster than the loop; nobody sees how the epoch's end empties it."""
     dataset = tf.data.Dataset.range(800).batch(8).prefetch(5)

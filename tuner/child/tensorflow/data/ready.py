@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
@@ -70,6 +71,8 @@ def _bound(node: ModelNode) -> Iterator[float]:
 
 _UNKNOWN = -2
 """The cardinality of data whose end comes as a surprise; -1 is that of data without one."""
+_REMEMBERED = 8
+"""So many iterations say where one of data may end that are made anew for each epoch."""
 
 
 class ReadyWatch:
@@ -88,6 +91,8 @@ class ReadyWatch:
         self._dataset: Callable[[], object] = lambda: None
         # Of data whose end comes as a surprise: where earlier iterations were seen last, at most.
         self._seen_until: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
+        self._seen_lately: deque[int] = deque(maxlen=_REMEMBERED)
+        """The same of the newest iterations, whatever their data."""
 
     def fetches_from(self, iterator: DatasetIterator) -> None:
         """Training is about to fetch from it, or has."""
@@ -96,6 +101,7 @@ class ReadyWatch:
         before = self._dataset()
         if before is not None:
             self._seen_until[before] = max(self._fetched, self._seen_until.get(before, 0))
+        self._seen_lately.append(max(0, self._fetched))
         self._is_new, self._is_later, self._has_begun = True, self._has_begun, True
         self._made = self._fetched = self._cardinality = -1
         self._dataset = lambda: None
@@ -130,7 +136,9 @@ class ReadyWatch:
         if self._cardinality != _UNKNOWN:
             return False
         dataset = self._dataset()
+        # Data that are made anew with each epoch, as by each call of ``fit``, are known by the epochs before.
         usual = self._seen_until.get(dataset, 0) if dataset is not None else 0
+        usual = usual or max(self._seen_lately, default=0)
         # What goes on beyond where others were seen last has shown that these were broken off there.
         return stands or self._fetched <= usual <= made
 
