@@ -61,7 +61,7 @@ NUM_WORKERS = Knob(
     "num_workers", _workers, "DataLoader worker processes",
     ordered=True, loader=True, heavier=True, switchable=True, value_type=int, least=0, on_cores=True,
     keeps_up=batches.workers_that_keep_up,
-    tier_reason="The same samples in order, long streams in shares; left out where workers copy what changes.",
+    tier_reason="The same samples in order, streams in shares; left out where workers copy what changes or is open.",
 )  # fmt: skip
 
 PREFETCH_FACTOR = Knob(

@@ -16,6 +16,7 @@ from types import FunctionType
 from ..call_sites import is_library
 from ..data_state import ITERATIONS_READ, State, StateWatch, state_of, values
 from .counting import counted_up
+from .open_files import OPEN, opened
 from .reached import Named, class_attributes, functions, named, seeds
 from .types import Arguments, DataLoader, LoaderIterator
 
@@ -65,6 +66,9 @@ def _refusals(given: Arguments) -> dict[str, str]:
         refused["persistent_workers"] = reason  # those that last go on where others begin anew
         if not given.get("num_workers"):
             refused["num_workers"] = reason
+    knows = given.get("worker_init_fn") is not None or (given.get("num_workers") or 0) > 1
+    if not knows and (held := opened({**data, **near}, READING)):
+        refused.setdefault("num_workers", OPEN.format(held))
     feedback = next(filter(None, (_feedback(given.get(name)) for name in ("sampler", "batch_sampler"))), "")
     if feedback:
         refused.update(num_workers=feedback, prefetch_factor=feedback)

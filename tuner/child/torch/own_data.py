@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
-from contextlib import suppress
 from types import MethodType
 
 from ..data_state import State, state_of, values
 from .copies import copied
 from .datasets import reference
+from .open_files import is_open
 from .reached import reached
 from .types import DataLoader
 
-CONNECTIONS = frozenset({"sqlite3", "lmdb", "h5py", "netCDF4", "tables", "psycopg", "psycopg2", "pymysql"})
-"""Packages whose objects are open databases or files, which tell no descriptor."""
 CHANGED = "its data change between epochs"
 READING = ("__getitem__", "__getitems__", "__call__")
 """Methods by which data of a map style are read."""
@@ -31,7 +28,7 @@ def obstacle(loader: DataLoader) -> str:
     for name, value in told:
         if _is_shared(value):
             return f"{name} is shared by processes: one that is stopped may keep the others waiting for it"
-        if not shares and _is_open(value):
+        if not shares and is_open(value):
             return f"{name} is open: workers that start within an epoch would share the place at which it is read"
     return ""
 
@@ -39,17 +36,6 @@ def obstacle(loader: DataLoader) -> str:
 def _is_shared(value: object) -> bool:
     package, _, module = type(value).__module__.partition(".")
     return package in ("multiprocessing", "multiprocess") and module not in ("context", "process")
-
-
-def _is_open(value: object) -> bool:
-    kind = type(value)
-    if kind.__module__.partition(".")[0] in CONNECTIONS:
-        return True
-    if isinstance(value, io.IOBase):
-        with suppress(OSError, ValueError):  # it lies in memory, or is closed
-            return value.fileno() >= 0
-        return False
-    return callable(getattr(kind, "fileno", None))
 
 
 class DataWatch:
