@@ -80,16 +80,18 @@ class ScriptFacts:
         if text not in self.remarks:
             self.remarks.append(text)
 
-    def keep_sizes(self, sizes: Iterable[int], counted: int) -> None:
+    def keep_sizes(self, sizes: Iterable[int], counted: int | None) -> None:
         """Of several sources that feed the training none has its batches changed where they aren't as large: a number
-        would be given to all of them, and steps be made of other shares of each. ``counted``: what rates count.
+        would be given to all of them, and steps be made of other shares of each. ``counted``: the size of those that
+        rates count; None where they feed it in turn, and each step counts its own.
         """
         different = sorted({*sizes})
         if len(different) > 1:
             told = " and ".join(map(str, different))
             self.kept_as_written.add("batch_size")
             self.left_out["batch_size"] = f"loaders with batches of {told} feed the training together"
-            self.remark(f"loaders with batches of {told} feed the training: samples are those of {counted}")
+            if counted is not None:
+                self.remark(f"loaders with batches of {told} feed the training: samples are those of {counted}")
 
     def hide_wait(self, why: str) -> None:
         """Nothing shows when this loop waits for its data: the share of it that is seen must not be reported."""

@@ -3,8 +3,8 @@
 A source is a place of the user's code where data are iterated: a DataLoader, a tf.data dataset. A *gap* lies between
 two gradients (a backward, an eager tape, a call of a training function). A source trains if it was fetched in at least
 half of all gaps. The *primary* source is the one that was fetched last before the first gradient, until another one was
-fetched last in more gaps. Its batches are the samples that the clock counts; what is fetched from a source that doesn't
-train is validation.
+fetched last in more gaps. The clock counts the samples of its batches, and of a step that it had no part in those of
+the source that fed it; what is fetched from a source that doesn't train is validation.
 
 An adapter adds its sources (``DataSource``, or a subclass with what it wants to know besides), says what is fetched and
 when a gradient ran, and reads the answer from here. What is fetched may be told from any thread: a script may have one
@@ -110,6 +110,13 @@ class TrainingSources(Generic[Source]):
         self.resigns = False
         self.resigned: dict[str, float] = {}
         self._fed = self._fed_at = self._most_unfed = 0
+        self._beside: dict[str, _Held] = {}
+        """What other sources than the primary one have given since the last gradient."""
+        self._alone: _Held | None = _Held()
+        """What others have fed the step under way; None once the primary source has fed it, too."""
+        self._newest_beside = ""
+        self.fed_alone: set[str] = set()
+        """Keys of sources that a step was taken on which the primary one had no part in."""
         self._clock = clock
         self._counts = counts
         self._on_counted, self._on_unstepped = on_counted, on_unstepped
@@ -199,8 +206,11 @@ class TrainingSources(Generic[Source]):
                 held.newest = samples or held.newest
             elif source is self.primary:
                 self._count(source, _Held(samples, tokens, wait_s, start_s, samples))
-            elif source.thread in self._threads and not self._clock.validating:
-                self._clock.add_samples(0.0, wait_s)  # the loop waits for each that feeds it
+            else:
+                beside = self._beside.setdefault(source.key, _Held())
+                beside.samples, beside.tokens = beside.samples + samples, beside.tokens + tokens
+                if source.thread in self._threads and not self._clock.validating:
+                    self._clock.add_samples(0.0, wait_s)  # the loop waits for each that feeds it
 
     @property
     def is_fed_here(self) -> bool:
@@ -228,6 +238,7 @@ class TrainingSources(Generic[Source]):
             newest = next(reversed(self._gap.values()))
             if self.primary is None or self.primary.key not in self._gap:
                 newest.fed += 1
+            self._feeds_step(newest)
             self._gap.clear()
             if self.primary is None:
                 self.primary = newest
@@ -241,6 +252,26 @@ class TrainingSources(Generic[Source]):
                 self.primary = newest
                 self.changes_of_primary += 1
             return False
+
+    def _feeds_step(self, newest: Source) -> None:
+        """A gradient ran on what is in the gap, of which the ``newest`` came last."""
+        beside, self._beside = self._beside.get(newest.key), {}
+        if self.primary is None or self.primary.key in self._gap:
+            self._alone = None
+        elif self._alone is not None and beside is not None:
+            self._alone.samples += beside.samples
+            self._alone.tokens += beside.tokens
+            self._newest_beside = newest.key
+
+    def step_ends(self) -> None:
+        """A step is about to be counted: one that the primary source had no part in, as where loaders train in turn,
+        was taken on what others gave.
+        """
+        with self._lock:
+            alone, self._alone = self._alone, _Held()
+            if alone is not None and alone.samples:
+                self.fed_alone.add(self._newest_beside)
+                self._clock.add_samples(alone.samples, 0.0, alone.tokens)
 
     def _is_only_evaluated(self, source: Source) -> bool:
         """Whether its newest iteration evaluates a model: the batch that came last is none to train on either.

@@ -19,6 +19,7 @@ LENGTHS_ALIKE = 1.01
 """Sequences vary in length where the longest batch has so many times the tokens a sample of the shortest one."""
 DATA_CHANGE = "the script trains in turn on loaders that it makes at one place, and none of them stands for the others"
 FEWEST_IN_TURN = 2
+SELDOM = "another loader feeds fewer than half of the steps, and would keep its batches"
 
 
 class LoaderFacts:
@@ -35,15 +36,14 @@ class LoaderFacts:
 
         Most of their batches feed a gradient. Of validation each may lie in a gap, but a training batch comes after it.
         """
-        primary = self.sources.primary
-        if primary is None:
-            return False
-        training = self.sources.training()
-        in_turn = [
-            each for each in self.sources.at(primary.stack)
-            if each not in training and each.fetches > 1 and 2 * each.fed >= each.fetches
-        ]  # fmt: skip
-        return len(in_turn) >= FEWEST_IN_TURN
+        primary, training = self.sources.primary, self.sources.training()
+        there = [each for each in self._in_turn() if primary is not None and each.stack == primary.stack]
+        return len([each for each in there if each not in training]) >= FEWEST_IN_TURN
+
+    def _in_turn(self) -> list[Loader]:
+        """Loaders most of whose batches were trained on without one of the primary loader."""
+        others = (each for each in self.sources if each is not self.sources.primary)
+        return [each for each in others if each.fetches > 1 and 2 * each.fed >= each.fetches]
 
     def written(self) -> None:
         """Facts of the data, and what the script wrote of each knob, or why it can't be turned."""
@@ -80,10 +80,7 @@ class LoaderFacts:
             facts.left_out.update(dict.fromkeys((*LOADER_KNOBS, ACCUMULATION), DATA_CHANGE))
             return
         facts.left_out.update(primary.refused)
-        sizes = [loader.written["batch_size"] for loader in self.sources.training()]
-        own = primary.written["batch_size"]
-        if type(own) is int:
-            facts.keep_sizes([size for size in sizes if type(size) is int], own)
+        self._keep_sizes(primary)
         # Of a long stream's thousands of batches those few don't matter; epochs that end within seconds have few.
         if not primary.map_style and primary.later_starts:
             facts.left_out.setdefault("num_workers", SHARED_OUT)
@@ -92,6 +89,18 @@ class LoaderFacts:
         for knob in LOADER_KNOBS:
             if primary.written[knob] is not None:
                 facts.as_written[knob] = primary.written[knob]
+
+    def _keep_sizes(self, primary: Loader) -> None:
+        """Leaves the batch size out where not all loaders that feed the training would have it."""
+        facts, training = self.session.facts, self.sources.training()
+        in_turn = [loader for loader in self._in_turn() if loader.key in self.sources.fed_alone]
+        sizes, own = [loader.written["batch_size"] for loader in training], primary.written["batch_size"]
+        if type(own) is int:
+            facts.keep_sizes([size for size in sizes if type(size) is int], None if in_turn else own)
+        kept = [loader.refused["batch_size"] for loader in training if "batch_size" in loader.refused]
+        kept += [SELDOM for loader in in_turn if loader not in training]
+        if kept:
+            facts.left_out.setdefault("batch_size", kept[0])
 
     def evidence(self, knob: str, primary: Loader, size: object) -> None:
         """Of a knob of the loaders that train; ``size``: samples in one forward pass."""

@@ -113,6 +113,7 @@ class TorchWatches:
             self.own_batches.passed(sizes)
 
     def _step_ends(self) -> None:
+        self.loaders.sources.step_ends()
         self.own_batches.step_ends()
         self.evaluations.step_ends()
 
