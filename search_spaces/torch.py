@@ -78,7 +78,7 @@ SPACE = SearchSpace(
         ),
         Knob(
             "channels_last", lambda known: [True, False], "memory layout of convolutions",
-            devices=CPU_AND_CUDA, switchable=True, value_type=bool,
+            devices=CPU_AND_CUDA, switchable=True, fixed_in_ranks=ranks.exchange, value_type=bool,
             tier_reason="The same numbers in another place, and kernels of the same precision: rounding only.",
         ),
         Knob(

@@ -374,3 +374,17 @@ def test_a_model_whose_own_way_of_moving_knows_no_layouts_is_laid_out(begin: Cal
         optimizer.step()
     trial.end()
     assert trial.evidence("channels_last")[0] == "verified"
+
+
+@pytest.mark.parametrize("laid", [True, False])
+def test_a_layout_of_the_scripts_own_is_no_knob(begin: Callable[..., Any], laid: bool) -> None:
+    """A study tried ``channels_last=false``, which was contradicted: nothing keeps a script from laying its model."""
+    trial = begin()
+    model = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last if laid else torch.contiguous_format)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.rand(2, 3, 8, 8)).mean().backward()
+        optimizer.step()
+    facts = trial.end()
+    assert ("channels_last" in facts["left_out"]) is laid and facts["as_written"]["channels_last"] is laid

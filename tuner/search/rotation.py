@@ -274,7 +274,7 @@ def _singles(space: ResolvedSpace, trials: Sequence[Trial]) -> list[Config]:
     options = (name for name in known.options if name not in stay)
     unwanted = {*known.placeholders, *known.suggested, *options}
     if space.ranks > 1:  # nobody has tried what compiles by turns, where several wait for each other
-        unwanted |= {axis.knob.name for axis in space.axes if axis.knob.late}
+        unwanted |= {axis.knob.name for axis in space.axes if axis.knob.late or _is_fixed(axis, space)}
     configs = [
         space.canonical({axis.knob.name: value})
         for axis in space.axes
@@ -282,6 +282,11 @@ def _singles(space: ResolvedSpace, trials: Sequence[Trial]) -> list[Config]:
         for value in _values(axis, space.cores)
     ]  # fmt: skip
     return [config for config in dict.fromkeys(configs) if len(config) == 1 and space.allows(config)]
+
+
+def _is_fixed(axis: Axis, space: ResolvedSpace) -> bool:
+    fixed = axis.knob.fixed_in_ranks
+    return fixed is not None and fixed(space.knowledge)
 
 
 def _feeds(trials: Sequence[Trial]) -> bool:

@@ -53,6 +53,7 @@ class Knob:
     ``told`` says what its values were measured by; "" where they are the usual ones.
     ``spares_memory``: it takes less memory and more time, and is tried only with larger batches that don't fit without.
     ``switchable``: the framework's adapter can turn it between two steps of a script that runs; see ``rotation``.
+    ``fixed_in_ranks``: whether, by what is known, what ranks exchange gradients by fixes it: then it isn't there.
     ``unlikely`` gives the reason why none of its values is likely to help here, or "": the walk tries it behind others.
     ``for_ranks``: it means something only where several ranks train one model; in one process nobody is told of it.
     ``silent_elsewhere``: nor is anybody told of this one on other kinds of device than its own.
@@ -77,6 +78,7 @@ class Knob:
     on_cores: bool = False
     beyond_wait: bool = False
     switchable: bool = False
+    fixed_in_ranks: Callable[[Knowledge], bool] | None = None
     keeps_up: Callable[[Value, float], float] | None = None
     told: Callable[[Known], str] | None = None
     spares_memory: bool = False

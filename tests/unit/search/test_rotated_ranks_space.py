@@ -25,9 +25,14 @@ def test_what_compiles_and_what_a_wrapper_fixes_have_no_turns() -> None:
         optimizer_choices=("foreach", "fused"),
     )  # fmt: skip
     trials = [Trial(0, Phase.BASELINE, BASELINE, outcome=worlds.measured(1000.0))]
+    apart = replace(knowledge, as_written={k: v for k, v in WRITTEN.items() if not k.startswith("ddp_")})
     turned = [
-        {knob for config in next_rotation(resolve(SPACE, replace(known, ranks=ranks)), trials) for knob in config}
-        for known in [Known(worlds.DEVICE, 2, knowledge=knowledge)] for ranks in (1, 2)
-    ]
-    assert "compile" in turned[0] and turned[1] == turned[0] - {"compile"}
-    assert {"precision", "optimizer", "channels_last"} <= turned[1]
+        {knob for config in next_rotation(resolve(SPACE, known), trials) for knob in config}
+        for known in (
+            Known(worlds.DEVICE, 2, knowledge=knowledge), Known(worlds.DEVICE, 2, knowledge=knowledge, ranks=2),
+            Known(worlds.DEVICE, 2, knowledge=apart, ranks=2),
+        )
+    ]  # fmt: skip
+    assert {"precision", "optimizer", "channels_last", "compile"} <= turned[0]
+    assert turned[1] == turned[0] - {"compile", "channels_last"}, "which was proposed, and refused in each study"
+    assert turned[2] == turned[0] - {"compile"}, "without a wrapper nothing keeps the layout"

@@ -227,10 +227,11 @@ class DdpWatch:
     def _lay(self, module: Any) -> None:
         """Lays weights as the config wants them before buckets are made. A reducer writes gradients there by the layout
         that weights have then, and reads them by the one that they have by now: where these differ it mixes them up.
+
+        Of a module that convolves nowhere as well: it may be a part of one that does, and is laid with that.
         """
         nn = self.torch.nn
-        convolutions = isinstance(module, nn.Module) and any(isinstance(part, nn.Conv2d) for part in module.modules())
-        if convolutions and self.session.knobs.wanted(LAYOUT):
+        if isinstance(module, nn.Module) and self.session.knobs.wanted(LAYOUT):
             nn.Module.to(module, memory_format=self.torch.channels_last)
 
     def _turned(self, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from .parts import KNOB as ACCUMULATION
 from .watches import FRAMEWORK, TorchWatches
 
 ONE_GRAPH = "XLA compiles the step as one graph, which parts of its batch would only make longer"
+LAID = "the script lays its model in channels-last itself, and would again"
 UNREACHED = "fewer than 90% of the backwards follow a call of a torch module"
 
 
@@ -115,6 +116,8 @@ class Observation:
                 left_out["compile"] = "the script calls torch.compile itself"
             if not modules.has_conv2d:
                 left_out["channels_last"] = "the model has no two-dimensional convolution"
+            elif modules.weights_channels_last and self.session.is_as_written:
+                left_out["channels_last"] = LAID
         modules.attention.written(compiled=modules.own_compile.called)
         modules.checkpointing.written(compiled=modules.own_compile.called)
         modules.own_compile.written()

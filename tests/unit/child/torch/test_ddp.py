@@ -303,3 +303,33 @@ def test_a_batch_is_not_split_around_the_exchange_of_gradients(begin: Begin) -> 
     again = begin()
     train(Around())
     assert again.end()["left_out"]["grad_accumulation"] == EXCHANGES
+
+
+class Halves(nn.Module):  # type: ignore[misc]  # as above
+    """Two networks of one model, each of which is wrapped by itself; ``nn.Conv2d`` is in the first one only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.encoder = DistributedDataParallel(nn.Conv2d(3, 8, 3))
+        self.decoder = DistributedDataParallel(nn.ConvTranspose2d(8, 3, 3), find_unused_parameters=True)
+
+    def forward(self, x: Any) -> Any:
+        return self.decoder(self.encoder(x))
+
+
+def test_what_is_wrapped_beside_a_convolution_is_laid_with_it(begin: Begin) -> None:
+    """The weights of the second one were laid after its buckets had been made: its gradients were mixed up."""
+    learned: list[list[Any]] = []
+    x = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    for config in ({}, {"channels_last": True}):
+        trial, model = begin(config), Halves()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), x).backward()
+            optimizer.step()
+        trial.end()
+        learned.append([weight.detach() for weight in model.parameters()])
+    for one, other in zip(*learned, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-6)
