@@ -125,6 +125,7 @@ def test_a_loader_made_anew_each_epoch_stays_the_same(begin: Begin) -> None:
             trained += _fit(model, optimizer, made)
     facts = trial.end()
     assert [(loader["made"], loader["fetches"]) for loader in facts["loaders"]] == [(3, 36)]
+    assert facts["left_out"]["persistent_workers"].startswith("the script makes a loader for each epoch")
     assert sum(b["samples"] for b in trial.log.of("block")) == trained - 4
 
 

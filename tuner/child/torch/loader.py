@@ -284,7 +284,7 @@ class LoaderWatch:
         # a script may not hold them: "for batch in DataLoader(...)". One side of the loop alone begins its loader anew.
         stays = getattr(loader, "_iterator", None) is iterator and self.session.request.probe is None
         self._loader_of[iterator] = weakref.ref(loader) if stays else lambda: loader
-        entry.newest = weakref.ref(iterator)
+        entry.begins_with(loader, iterator)
         workers = getattr(iterator, "_workers", None) or []
         entry.live.update(
             num_workers=sum(1 for worker in workers if worker.is_alive()), prefetch_factor=loader.prefetch_factor,

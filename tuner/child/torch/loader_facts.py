@@ -19,6 +19,7 @@ LENGTHS_ALIKE = 1.01
 """Sequences vary in length where the longest batch has so many times the tokens a sample of the shortest one."""
 DATA_CHANGE = "the script trains in turn on loaders that it makes at one place, and none of them stands for the others"
 FEWEST_IN_TURN = 2
+MADE_FOR_EACH = "the script makes a loader for each epoch: its workers end with it"
 SELDOM = "another loader feeds fewer than half of the steps, and would keep its batches"
 
 
@@ -79,6 +80,8 @@ class LoaderFacts:
         if self.data_change():
             facts.left_out.update(dict.fromkeys((*LOADER_KNOBS, ACCUMULATION), DATA_CHANGE))
             return
+        if primary.is_made_for_each:
+            primary.refused.setdefault("persistent_workers", MADE_FOR_EACH)
         facts.left_out.update(primary.refused)
         self._keep_sizes(primary)
         # Of a long stream's thousands of batches those few don't matter; epochs that end within seconds have few.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple
@@ -10,7 +11,7 @@ from typing import Any, Generic, NamedTuple
 from ..records import Value
 from ..sources import DataSource
 from .batches import Asked
-from .types import Arguments, LoaderIterator, Result
+from .types import Arguments, DataLoader, LoaderIterator, Result
 
 LOADER_KNOBS = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
 
@@ -22,7 +23,8 @@ class Loader(DataSource):
     ``written``: knob → the script's own value. ``refused``: knob → why it can't be turned. ``changed``: knobs that
     were. ``live``: knob → what the newest iterator works with. ``made``: how many loaders were. ``dataset_len``:
     samples of a map-style dataset. ``asked``: counts those of an iterable one.
-    ``newest``: a weak reference to the newest iterator. ``refused_beside``: as ``refused``, beside threads of JAX's.
+    ``newest``: a weak reference to the newest iterator. ``anew``: iterations that began with a loader of their own.
+    ``refused_beside``: as ``refused``, beside threads of JAX's.
     ``has_context``: whether the script says how its workers start. ``starts_anew``: whether the config has added some,
     which are started anew.
     """
@@ -39,6 +41,19 @@ class Loader(DataSource):
     map_style: bool = True
     asked: Asked = field(default_factory=Asked)
     newest: Callable[[], LoaderIterator | None] = lambda: None
+    anew: int = 0
+    _begun: weakref.WeakSet[DataLoader] = field(default_factory=weakref.WeakSet)
+
+    def begins_with(self, loader: DataLoader, iterator: LoaderIterator) -> None:
+        """This loader begins an iteration."""
+        self.newest = weakref.ref(iterator)
+        self.anew += loader not in self._begun
+        self._begun.add(loader)
+
+    @property
+    def is_made_for_each(self) -> bool:
+        """Whether each of several iterations had a loader of its own: no worker lasts from one to the next."""
+        return 0 < self.later_starts < self.anew
 
     @property
     def takes_single_items(self) -> bool:
