@@ -31,6 +31,7 @@ DIFFERENTIATES = "the script differentiates its gradients, and loss scaling woul
 BACKWARD_HOOKS = "the script has hooks on the backward of its modules, which would be given scaled gradients"
 KEEPS_INNER = "the script keeps gradients in the middle of its model, which would be scaled ones"
 EDGES = "the script's backward begins at an edge of its graph, where loss scaling can't"
+SHARDED = "each rank holds a part of the weights, and would scale them and leave updates out by what it sees of these"
 MODULE_HOOKS = ("register_full_backward_hook", "register_full_backward_pre_hook", "register_backward_hook")
 
 
@@ -147,6 +148,8 @@ class LossScaling:
         obstacle = DIFFERENTIATES if again else EDGES if any(map(is_edge, losses)) else ""
         if not obstacle and any(is_edge(tensor) or not tensor.is_leaf for tensor in inputs):
             obstacle = KEEPS_INNER
+        if self._session.ranks > 1 and any(map(_is_shard, self._held())):
+            obstacle = SHARDED
         if obstacle:
             self._refuse(obstacle)
         # Without an optimizer nothing would leave an overflow out.
@@ -166,10 +169,14 @@ class LossScaling:
         finally:
             self._busy = False
 
+    def _held(self) -> Iterator[Tensor]:
+        for optimizer in list(self._optimizers):
+            yield from _parameters(optimizer)
+
     def _begin(self, losses: Sequence[Tensor], starts: Sequence[Tensor | None]) -> list[Tensor]:
         torch = self._torch
         self._look_for_others(losses)
-        held = {id(p): p for optimizer in list(self._optimizers) for p in _parameters(optimizer)}
+        held = {id(p): p for p in self._held()}
         gradients = [p.grad for p in [*held.values(), *self._living()] if p.grad is not None]
         # Optimizers that step one after the other share one scale. A script may drop what overflowed by itself, too.
         if self._shares and (self._stepped or not gradients):
@@ -211,7 +218,7 @@ class LossScaling:
 
     def _look_for_others(self, losses: Sequence[Tensor]) -> None:
         """The way through the graph of a transformer of twelve layers takes 0.2 ms."""
-        held = {id(p) for optimizer in list(self._optimizers) for p in _parameters(optimizer)}
+        held = set(map(id, self._held()))
         self._living()
         for leaf in leaves(losses):
             if id(leaf) not in held and id(leaf) not in self._others:
@@ -221,7 +228,7 @@ class LossScaling:
         held = {number: other() for number, other in self._others.items()}
         for number in [number for number, tensor in held.items() if tensor is None]:
             del self._others[number]
-        in_optimizers = {id(p) for optimizer in list(self._optimizers) for p in _parameters(optimizer)}
+        in_optimizers = set(map(id, self._held()))
         return [tensor for number, tensor in held.items() if tensor is not None and number not in in_optimizers]
 
     # optimizers
@@ -281,6 +288,13 @@ class LossScaling:
 def _parameters(optimizer: Optimizer) -> Iterator[Tensor]:
     for group in optimizer.param_groups:
         yield from group["params"]
+
+
+def _is_shard(parameter: Tensor) -> bool:
+    """Whether FullyShardedDataParallel has made it a part of a weight. What ``fully_shard`` makes tells all ranks of an
+    overflow by itself.
+    """
+    return hasattr(parameter, "_fsdp_flattened")
 
 
 def _takes_overflow(optimizer: Optimizer) -> bool:
