@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.rank_scripts import ddp
 from support.rates import measured
 
 TRAIN = """
@@ -95,3 +96,28 @@ def test_what_a_step_costs_besides_is_overhead(probed: Callable[..., dict[str, A
     assert found["bound"] == "overhead-bound"
     assert found["overhead_share"] == pytest.approx(0.8, abs=0.15)
     assert "num_workers" not in found["knobs"]
+
+
+SLOW_DATA = """
+class Slow(torch.utils.data.Dataset):
+    def __len__(self): return 4096
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return torch.ones(8), torch.ones(1)
+data = Slow()
+""".strip()
+
+
+@pytest.mark.slow  # its trials: test_rank_probe.py
+def test_the_loop_of_several_ranks_is_probed_as_they_train_together(tmp_path: Path) -> None:
+    """It was refused: a study alone probed them."""
+    script = tmp_path / "train.py"
+    script.write_text(ddp(setup=SLOW_DATA))
+    command = [sys.executable, "-m", "tuner", "probe", str(script), "--device", "cpu", "--ranks", "2"]
+    done = subprocess.run(
+        [*command, "--study", str(tmp_path / "out"), "--json"], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["bound"] == "input-bound" and "num_workers" in found["knobs"], found
+    assert 0.6 * 2 / 0.002 < found["real"] < 2 / 0.002, "samples of both ranks, each of which takes 2 ms for its own"

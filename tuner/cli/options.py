@@ -29,3 +29,8 @@ def declare_script(parser: argparse.ArgumentParser) -> None:
         "--space", metavar="NAME|FILE", help="search space (default: that of the framework that trains)"
     )
     declare_trust(parser, "load the Python files that study.toml names without asking")
+
+
+def declare_ranks(parser: argparse.ArgumentParser) -> None:
+    """In how many processes the script trains."""
+    parser.add_argument("--ranks", metavar="N", help="train in N processes on this host, as torchrun does (default 1)")

@@ -101,7 +101,7 @@ def refuse_ranks(settings: Settings, verb: str) -> None:
     if settings.ranks > 1:
         raise UsageError(
             f"{settings.source} says ranks = {settings.ranks}, and autotune {verb} runs one process",
-            hint="only autotune study takes several ranks",
+            hint="autotune study and autotune probe take several ranks",
         )
 
 

@@ -8,8 +8,8 @@ import sys
 import threading
 
 from tuner.analysis.bottleneck import worth_turning
-from tuner.cli.options import declare_script
-from tuner.cli.planning import check_writable, make_plan, refuse_ranks
+from tuner.cli.options import declare_ranks, declare_script
+from tuner.cli.planning import check_writable, make_plan
 from tuner.cli.script import warn_of_secrets
 from tuner.cli.settings import gather
 from tuner.cli.signals import stopping_on_signals
@@ -40,6 +40,7 @@ def add_parser(verbs: Subparsers) -> None:
         " worth tuning.",
     )  # fmt: skip
     declare_script(parser)
+    declare_ranks(parser)
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -47,7 +48,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Probes the script."""
     settings = gather(arguments)
     vouch_for_settings(settings, trusted=arguments.trust)
-    refuse_ranks(settings, "probe")
     plan = make_plan(settings)
     warn_of_secrets(plan.script)
     check_writable(plan.folder)

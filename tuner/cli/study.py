@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tuner.cli.options import declare_script
+from tuner.cli.options import declare_ranks, declare_script
 from tuner.cli.planning import check_writable, described, make_plan, set_aside
 from tuner.cli.script import warn_of_secrets
 from tuner.cli.settings import gather
@@ -45,7 +45,7 @@ def add_parser(verbs: Subparsers) -> None:
         " the study.toml there names the script; one beside SCRIPT gives defaults, which the command line overrides.",
     )  # fmt: skip
     declare_script(parser)
-    parser.add_argument("--ranks", metavar="N", help="train in N processes on this host, as torchrun does (default 1)")
+    declare_ranks(parser)
     parser.add_argument("--trials", metavar="N", help="configs to try before the finals, at most (default 30)")
     parser.add_argument("--budget", metavar="TIME", help="time limit for the study: 90s, 30m, 1h30m (default 30m)")
     parser.add_argument("--set", action="append", metavar="KNOB=VALUE", help="pin a knob; may be repeated")

@@ -52,7 +52,8 @@ def probe(
             window = probe_window(plan.window) if side else plan.window
             folder = plan.folder / PROBE / name
             request = TrialRequest(
-                folder, script, plan.device, config, knowledge, window, plan.limits, probe=side, without=plan.without
+                folder, script, plan.device, config, knowledge, window, plan.limits, probe=side, without=plan.without,
+                ranks=plan.ranks,
             )  # fmt: skip
             outcome = _undisturbed(plan, runner, request, stop)
             tell(name, outcome)
@@ -63,7 +64,7 @@ def probe(
         real = run(REAL, BASELINE)
         assert real.measurement is not None
         knowledge = with_arguments(replace(real.knowledge, effective_batch="free"), bound)
-        known = Known(plan.device, plan.cores, knowledge=knowledge)
+        known = Known(plan.device, plan.cores_of_a_rank, knowledge=knowledge, ranks=plan.ranks)
         chosen = plan.spaces.chosen(knowledge, placeholders, selected_names(plan.selection))
         space = resolve(chosen, known, selection=plan.selection)
         measured = _measure(knowledge, lambda side, config: run(SIDE_TEXT[side], config, side.in_child))
