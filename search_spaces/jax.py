@@ -44,6 +44,11 @@ SPACE = SearchSpace(
             devices=CPU, value_type=bool,
             tier_reason="The same computations in the same order: only whether the script waits for each of them.",
         ),
+        Knob(
+            "donation", lambda known: [False, True], "a step computes its new state in the memory of the old one",
+            value_type=bool,
+            tier_reason="The same operations on the same numbers: what anything may still read is never given away.",
+        ),
         memory.ALLOCATOR,
         Knob(
             "precision", _precisions, "number format of matrix products of float32",

@@ -14,6 +14,7 @@ from ..watch import Watch
 from . import FRAMEWORK
 from .client import ClientWatch
 from .compiling import CompileWatch
+from .donation import DonationWatch
 from .evidence import Observation, why_no_step
 from .lead import Lead
 from .patches import Instrumentation
@@ -35,6 +36,7 @@ class JaxAdapter(Adapter):
     _jax: ModuleType
     _patches: Instrumentation | None = None
     _products: ProductWatch
+    _donation: DonationWatch
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -57,7 +59,9 @@ class JaxAdapter(Adapter):
             return
         self._jax = jax
         self.steps = StepWatch(session, jax)
-        self._patches = Instrumentation(session, self.steps, jax)
+        self._donation = DonationWatch(session, self.steps, jax)
+        self._donation.install()
+        self._patches = Instrumentation(session, self.steps, jax, self._donation)
         self._patches.install()
         self._products = ProductWatch(session, self.steps, jax)
         self._products.install()
@@ -68,7 +72,8 @@ class JaxAdapter(Adapter):
             self.steps.tracing.count = lambda: self.compiling.traces
             self.compiling.compiled = self.steps.tracing.compiled
             session.exit_listeners.append(self)
-            session.feeds.lead = Lead(self.steps.newest.alive, jax.block_until_ready)
+            newest = self._donation.lasting if self._donation.is_turned else self.steps.newest.alive
+            session.feeds.lead = Lead(newest, jax.block_until_ready)
         if session.applied is not None:
             session.applied.attend(self._effects)
             session.applied.counts_devices(self.steps.devices.trained_on)
@@ -82,7 +87,7 @@ class JaxAdapter(Adapter):
         if self.steps is None or not self.steps.trained:
             return {}
         in_use, wanted = allocator.in_use(), self.session.knobs.wanted(allocator.KNOB)
-        told = {**self.client.effects(), **self._products.effects()}
+        told = {**self.client.effects(), **self._products.effects(), **self._donation.effects()}
         return {**told, allocator.KNOB: Effect(int(in_use == wanted), allocator.NOT_LOADED)}
 
     # the clock
@@ -133,8 +138,8 @@ class JaxAdapter(Adapter):
         if self.steps is None:
             return
         if self.session.may_be_of(FRAMEWORK):
-            watches = self.compiling, self.client
-            Observation(self.session, self._jax, self.steps, *watches, products=self._products).observe()
+            watches, knobs = (self.compiling, self.client), (self._products, self._donation)
+            Observation(self.session, self._jax, self.steps, *watches, knobs=knobs).observe()
             self.reads.remark()
         elif self.session.trained_by == ABOVE and sys.modules[ABOVE].backend.backend() == FRAMEWORK:
             self.compiling.observe()

@@ -11,6 +11,7 @@ from ..session import Session
 from . import FRAMEWORK, fed
 from .client import ClientWatch
 from .compiling import FIRST_STEPS, CompileWatch
+from .donation import DonationWatch
 from .products import ProductWatch
 from .steps import StepWatch
 
@@ -34,14 +35,14 @@ class Observation:
 
     def __init__(
         self, session: Session, jax: ModuleType, steps: StepWatch, compiling: CompileWatch, client: ClientWatch,
-        *, products: ProductWatch,
+        *, knobs: tuple[ProductWatch, DonationWatch],
     ) -> None:  # fmt: skip
         self.session = session
         self.jax: Any = jax
         self.steps = steps
         self.compiling = compiling
         self.client = client
-        self.products = products
+        self.knobs = knobs
 
     def observe(self) -> None:
         """Facts and evidence, where a step was seen, or what feeds them was measured by itself."""
@@ -61,7 +62,8 @@ class Observation:
         self.compiling.observe()
         self._batches()
         self.client.report()
-        self.products.report()
+        for knob in self.knobs:
+            knob.report()
         allocator.report(self.session.knobs)
 
     def _facts(self) -> None:
@@ -135,7 +137,8 @@ class Observation:
                 facts.as_written.setdefault("batch_size", steps.passes.rows)
             facts.as_written.update({**self.client.as_written(), "allocator": allocator.in_use() or None})
             facts.left_out.update(self.client.left_out)
-            self.products.written()
+            for knob in self.knobs:
+                knob.written()
             why = fed.why_not_resized(session, steps.passes.rows)
             facts.left_out.update({"batch_size": why} if why else {}, grad_accumulation=NO_PARTS, lr_scale=NO_RATES)
         if steps.passes.own_batches.is_wanted:

@@ -35,7 +35,7 @@ class CallWatch(Protocol):
         """A call of something that only traces the function."""
         ...
 
-    def jitted(self, fun: Call, make: Callable[[Call], Call]) -> Any:
+    def jitted(self, fun: Call, make: Callable[..., Call]) -> Any:
         """Another one for the script, of such a function; ``make`` is JAX's part in it."""
         ...
 
@@ -125,7 +125,7 @@ class Jitted:
     """
 
     def __init__(
-        self, jitted: Call, fun: Call, function: JittedFunction, watch: CallWatch, make: Callable[[Call], Call]
+        self, jitted: Call, fun: Call, function: JittedFunction, watch: CallWatch, make: Callable[..., Call]
     ) -> None:  # fmt: skip
         own = vars(self)
         for name in ("__module__", "__name__", "__qualname__", "__doc__", "__annotations__"):

@@ -13,6 +13,7 @@ from typing import Any
 from ..call_sites import frames, is_library
 from ..patches import patch
 from ..session import Session
+from .donation import DonationWatch
 from .functions import Jitted, JittedFunction, Kept, Seen, can_be_seen, is_foreign
 from .loops import LoopWatch
 from .maps import MapWatch
@@ -33,9 +34,10 @@ MOST_PARTS = 64
 class Instrumentation:
     """Patches JAX for one trial, or one applied run."""
 
-    def __init__(self, session: Session, steps: StepWatch, jax: ModuleType) -> None:
+    def __init__(self, session: Session, steps: StepWatch, jax: ModuleType, donation: DonationWatch) -> None:
         self.session = session
         self.steps = steps
+        self._donation = donation
         self.jax: Any = jax
         self._is_top_level: Callable[[], bool] = sys.modules["jax._src.core"].trace_state_clean
         self._seen = Kept(self._see)
@@ -67,27 +69,33 @@ class Instrumentation:
 
     def _jit(self, original: Call) -> Call:
         def jit(*given: Any, **options: Any) -> Any:
+            def make(fun: Call, **further: Any) -> Call:
+                made: Call = original(fun, *given[1:], **{**options, **further})
+                return made
+
             if given and callable(given[0]):
-                return self.jitted(given[0], lambda fun: original(fun, *given[1:], **options))
+                return self.jitted(given[0], make)
             made = original(*given, **options)
             if given or "fun" in options or not callable(made):
                 return made
-            return lambda fun: self.jitted(fun, made)  # a decorator with options
+            return lambda fun: self.jitted(fun, make)  # a decorator with options
 
         return jit
 
-    def jitted(self, fun: Call, make: Callable[[Call], Call], mapped: _Mapped | None = None) -> Any:
-        """What the script gets of ``make(fun)``; ``mapped``: by ``jax.pmap``."""
+    def jitted(self, fun: Call, make: Callable[..., Call], mapped: _Mapped | None = None) -> Any:
+        """What the script gets of ``make(fun)``, which takes further options of JAX's; ``mapped``: by ``jax.pmap``."""
         if is_foreign(fun) or not self.session.here:
             return make(fun)
         seen = self._seen.of(fun) if can_be_seen(fun) else None
         function = self._functions.of(fun) if seen is None else seen.function
         function.is_scripts = _is_the_scripts_call()
-        jitted = make(fun if seen is None else seen)
+        inner = fun if seen is None else seen
+        jitted = make(inner)
         statics = getattr(jitted, "_jit_info", None)
         function.traces.static_numbers.update(getattr(statics, "static_argnums", ()))
         function.traces.static_names.update(getattr(statics, "static_argnames", ()))
-        made = Jitted(jitted, fun, function, mapped or self, make)
+        watch = mapped or self._donation.watch_of(self, jitted, functools.partial(make, inner))
+        made = Jitted(jitted, fun, function, watch, make)
         function.made = weakref.ref(made)
         return made
 
