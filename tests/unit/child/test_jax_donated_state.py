@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.jax_trial import watched
 
-from tuner.child.jax.donation import BY_SCRIPT, CHECKED, NOTHING, REFUSED, DonationWatch
+from tuner.child.jax.donation import BY_LIBRARY, BY_SCRIPT, CHECKED, NOTHING, REFUSED, DonationWatch
 from tuner.child.jax.holders import HELD, OTHER_PARTS
 from tuner.child.jax.rebinding import CAUGHT, OTHER_STATEMENT, READ_ELSEWHERE
 
@@ -250,15 +250,27 @@ ANEW = LOOP.replace("params, loss", "params = jax.tree_util.tree_map(jnp.copy, p
 LOWERED = "step = step.lower(params, X[:30], Y[:30]).compile()\n" + LOOP
 CHECKING = "jax.config.update('jax_debug_nans', True)\n" + LOOP + "jax.config.update('jax_debug_nans', False)\n"
 
+BY_ANOTHER = """
+names = {}
+source = "def run(call, *given):\\n    return call(*given)\\n"
+exec(compile(source, np.__file__, "exec"), names)
+for x, y in batches():
+    params, loss = names["run"](step, params, x, y)
+"""
+WITH_NOTHING = """
+step = jax.jit(lambda nothing, params, x, y: plain(params, x, y), donate_argnums=0)
+""" + BY_ANOTHER.replace("(step, ", "(step, None, ")
+
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
         (HISTORY, HELD), (BACK, OTHER_STATEMENT), (ELSEWHERE, READ_ELSEWHERE.format("params")), (IN_TRY, CAUGHT),
         (OF_NUMBERS, OTHER_PARTS), (PARTIAL, OTHER_STATEMENT), (BY_ITSELF, BY_SCRIPT), (ANEW, NOTHING),
-        (LOWERED, NOTHING), (CHECKING, CHECKED),
+        (LOWERED, NOTHING), (CHECKING, CHECKED), (BY_ANOTHER, BY_LIBRARY), (WITH_NOTHING, BY_LIBRARY),
     ],
-    ids=["history", "back", "a function", "caught", "numbers", "partial", "by itself", "anew", "lowered", "checked"],
+    ids=["history", "back", "a function", "caught", "numbers", "partial", "by itself", "anew", "lowered", "checked",
+         "a library", "donates nothing"],
 )  # fmt: skip
 def test_why_nothing_is_donated_is_told(text: str, why: str, tmp_path: Path) -> None:
     assert donated(text, tmp_path) == (0, why)
@@ -313,8 +325,8 @@ def test_a_step_that_jax_refuses_to_donate_for_goes_on_as_written(
         return call
 
     watch_of = DonationWatch.watch_of
-    def refused(watch: DonationWatch, calls: Any, jitted: Any, _: Any) -> Any:
-        return watch_of(watch, calls, jitted, refusing)
+    def refused(watch: DonationWatch, calls: Any, make: Any, options: Any) -> Any:
+        return watch_of(watch, calls, refusing, options)
 
     monkeypatch.setattr(DonationWatch, "watch_of", refused)
     assert donated(LOOP, tmp_path) == (0, REFUSED.format("external references"))

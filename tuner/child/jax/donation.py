@@ -85,12 +85,14 @@ class DonationWatch:
         self.holders = None
         self.session.note(f"who holds JAX's arrays isn't seen: {type(error).__name__}: {error}")
 
-    def watch_of(self, watch: CallWatch, jitted: Call, make: Callable[..., Call]) -> CallWatch:
-        """What sees the calls of ``jitted`` in place of ``watch``; ``make`` makes the same with further options."""
+    def watch_of(self, watch: CallWatch, make: Callable[..., Call], options: Keywords) -> CallWatch:
+        """What sees the calls of a function in place of ``watch``; ``make`` makes the same with further options.
+
+        ``options``: those of JAX's that the script gives.
+        """
         if not self.is_active:
             return watch
-        made = getattr(jitted, "_jit_info", None)
-        by_script = bool(getattr(made, "donate_argnums", ()) or getattr(made, "donate_argnames", ()))
+        by_script = any(options.get(name) not in (None, (), []) for name in ("donate_argnums", "donate_argnames"))
         return _Donating(self, watch, make, by_script=by_script)
 
     def sees(self, function: JittedFunction) -> bool:
@@ -259,7 +261,7 @@ class _Donating:
         could = self._could_donate(function, args, kwargs, caller) if caller is not None else {}
         if could:
             found.looks += 1
-            found.bytes = found.bytes or sum(leaf.nbytes for leaves in could.values() for leaf in leaves)
+            found.bytes = found.bytes or sum(map(_bytes_of, (leaf for leaves in could.values() for leaf in leaves)))
             return self._donating(found, could, execute) if donation.is_turned else execute
         numbers = donation.numbers_of(donation.steps.leaves((args, kwargs)))
         found.looks += bool(numbers)
@@ -275,6 +277,8 @@ class _Donating:
         found = donation.functions[function]
         is_alone = donation.holders.are_held_once(args, kwargs)
         found.why = self._why_not or self._mode()
+        if found.why == BY_SCRIPT and is_library(caller.f_code.co_filename):
+            found.why = BY_LIBRARY  # what Equinox donates may be nothing
         if found.why:
             return {}
         rebinding = donation.rebindings.at(caller)
@@ -349,6 +353,11 @@ class _Donating:
 def _caller_of(called: FrameType) -> FrameType | None:
     """What calls a compiled function, by the frame that the call is in; None where that is another one."""
     return called.f_back if called.f_code is Jitted.__call__.__code__ else None
+
+
+def _bytes_of(leaf: Any) -> int:
+    size: int = getattr(leaf, "_base_array", leaf).nbytes  # of keys not every version of JAX tells it
+    return size
 
 
 def _nothing() -> None:

@@ -22,6 +22,7 @@ ARE_COUNTED = sys.implementation.name == "cpython" and sys.version_info < (3, 14
 HELD = "the script holds what it gives to the training step in another place, too"
 OTHER_PARTS = "what the training step is given of its own results isn't made of JAX's arrays alone"
 UNSEEN = "the training step's state is made of {}, whose parts can't be seen"
+_PARTS = "addressable_shards"
 _DICTIONARIES = frozenset({dict, OrderedDict, defaultdict})
 
 
@@ -59,7 +60,7 @@ class Holders:
         Who holds the structure itself isn't asked here.
         """
         if type(node) is self._array:
-            return [node]
+            return [self._whole(node)]
         if node is None:
             return []
         most, own = ONCE, None
@@ -86,7 +87,14 @@ class Holders:
         base = key._base_array
         if type(base) is not self._array or sys.getrefcount(base) > ONCE + 1:  # by the key, and here
             raise NotAloneError(HELD)
+        self._whole(base)
         return [key]
+
+    def _whole(self, array: Any) -> Any:
+        """The array, where nothing was given its parts, which it keeps: of several devices, and in JAX 0.5 of one."""
+        if _PARTS in array.__dict__:
+            raise NotAloneError(HELD)
+        return array
 
     def _attributes(self, node: Any) -> tuple[Sequence[Any], set[int]]:
         """The parts of an object that JAX knows as a structure, and the identities of what its attributes hold."""

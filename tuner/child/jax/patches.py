@@ -69,10 +69,7 @@ class Instrumentation:
 
     def _jit(self, original: Call) -> Call:
         def jit(*given: Any, **options: Any) -> Any:
-            def make(fun: Call, **further: Any) -> Call:
-                made: Call = original(fun, *given[1:], **{**options, **further})
-                return made
-
+            make = Making(original, given[1:], options)
             if given and callable(given[0]):
                 return self.jitted(given[0], make)
             made = original(*given, **options)
@@ -94,7 +91,8 @@ class Instrumentation:
         statics = getattr(jitted, "_jit_info", None)
         function.traces.static_numbers.update(getattr(statics, "static_argnums", ()))
         function.traces.static_names.update(getattr(statics, "static_argnames", ()))
-        watch = mapped or self._donation.watch_of(self, jitted, functools.partial(make, inner))
+        options = make.options if isinstance(make, Making) else {}
+        watch = mapped or self._donation.watch_of(self, functools.partial(make, inner), options)
         made = Jitted(jitted, fun, function, watch, make)
         function.made = weakref.ref(made)
         return made
@@ -227,6 +225,19 @@ class Instrumentation:
             return self.jitted(given[0], make, _Mapped(self, calls))
 
         return pmap
+
+
+class Making:
+    """JAX's part in what ``jax.jit`` makes of a function, with the script's ``options``, and further ones."""
+
+    def __init__(self, original: Call, given: Arguments, options: Keywords) -> None:
+        self.options = options
+        self._original = original
+        self._given = given
+
+    def __call__(self, fun: Call, **further: Any) -> Call:
+        made: Call = self._original(fun, *self._given, **{**self.options, **further})
+        return made
 
 
 class _Mapped:
