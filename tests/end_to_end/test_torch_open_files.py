@@ -66,7 +66,24 @@ class Holding(Rows):
         self.held = held
 
     def __getitem__(self, index: int) -> Any:
-        LOG.debug("%d", index)
+        LOG.debug("%d of %s", index, self.held)
+        return super().__getitem__(index)
+
+
+class Through(Rows):
+    """Read its file through as it was made, and holds it still."""
+
+    def __init__(self, held: Any) -> None:
+        super().__init__()
+        self.held = held
+
+
+class OfWorkers(Numbered):
+    """Opens it anew in each worker."""
+
+    def __getitem__(self, index: int) -> Any:
+        if torch.utils.data.get_worker_info() is not None:
+            self.file = open(self.file.name, "rb", buffering=0)  # noqa: SIM115  # each sample
         return super().__getitem__(index)
 
 
@@ -124,8 +141,10 @@ def _zipped(path: Path) -> Path:
     [
         lambda numbers: numbers.with_suffix(".log").open("a"), lambda numbers: io.BytesIO(b"in memory"),
         lambda numbers: (sys.__stdin__, sys.__stderr__), lambda numbers: _closed(numbers.open("rb")),
+        lambda numbers: _closed(sqlite3.connect(numbers.with_suffix(".db"))),
+        lambda numbers: _row(sqlite3.connect(numbers.with_suffix(".db"))),
     ],
-    ids=["log", "in memory", "the process's own", "closed"],
+    ids=["log", "in memory", "the process's own", "closed", "a closed database", "a row of a database"],
 )  # fmt: skip
 def test_what_no_worker_reads_is_no_obstacle(begin: Begin, numbers: Path, held: Held) -> None:
     handler = logging.FileHandler(numbers.with_suffix(".told"))
@@ -137,12 +156,17 @@ def test_what_no_worker_reads_is_no_obstacle(begin: Begin, numbers: Path, held: 
         handler.close()
 
 
+def _row(connection: sqlite3.Connection) -> Any:
+    connection.row_factory = sqlite3.Row
+    return connection.execute("SELECT 1").fetchone()
+
+
 def _closed(file: Any) -> Any:
     file.close()
     return file
 
 
-@pytest.mark.parametrize("kind", [Own, Placeless])
+@pytest.mark.parametrize("kind", [Own, Placeless, OfWorkers, Through])
 def test_code_that_reads_for_each_process_by_itself_may_have_workers(
     begin: Begin, numbers: Path, kind: Callable[[Any], Any]
 ) -> None:

@@ -96,12 +96,14 @@ def die_before_store(number: int) -> None:
     stored = Repository.finish_trial
     calls = 0
 
-    def finish_trial(self: Repository, study_id: int, trial: int, outcome: Outcome) -> bool:
+    def finish_trial(
+        self: Repository, study_id: int, trial: int, outcome: Outcome, finished: float | None = None
+    ) -> bool:
         nonlocal calls
         calls += 1
         if calls == number:
             os.kill(os.getpid(), signal.SIGKILL)
-        return stored(self, study_id, trial, outcome)
+        return stored(self, study_id, trial, outcome, finished)
 
     Repository.finish_trial = finish_trial  # type: ignore[assignment,method-assign]
 

@@ -17,7 +17,7 @@ from ..call_sites import is_library
 from ..data_state import ITERATIONS_READ, State, StateWatch, state_of, values
 from .counting import counted_up
 from .open_files import OPEN, opened
-from .reached import Named, class_attributes, functions, named, seeds
+from .reached import Named, class_attributes, functions, named, seeds, uses
 from .types import Arguments, DataLoader, LoaderIterator
 
 _GENERATORS = {
@@ -86,7 +86,7 @@ def own_generator(roots: Mapping[str, object]) -> str:
             continue
         kind = type(value)
         numbers = isinstance(value, random.Random) or kind.__name__ in _GENERATORS.get(kind.__module__, ())
-        if numbers and _uses(holder, path.rpartition(".")[2]):
+        if numbers and uses(holder, path.rpartition(".")[2]):
             return path
     return ""
 
@@ -107,16 +107,6 @@ def _seeding(data: Mapping[str, object]) -> str:
         if not is_library(function.__code__.co_filename) and seeds(function.__code__):
             return function.__qualname__
     return ""
-
-
-def _uses(holder: object, attribute: str) -> bool:
-    """Whether a method of the object but its constructor names this attribute; unknown counts as used."""
-    if not attribute.isidentifier():
-        return True
-    classes = [cls for cls in type(holder).__mro__ if cls is not object]
-    methods = [value for cls in classes for name, value in vars(cls).items() if name != "__init__"]
-    codes = [method.__code__ for method in methods if isinstance(method, FunctionType)]
-    return not codes or any(attribute in code.co_names for code in codes)
 
 
 def _feedback(sampler: object) -> str:

@@ -18,6 +18,7 @@ from ..records import Evidence, Value
 from ..session import Session
 from . import buckets
 from .buckets import MIB
+from .layer_looks import lay_channels_last
 from .types import DistributedModule, Tensor
 
 STATIC_GRAPH, BUCKET_VIEW = "ddp_static_graph", "ddp_bucket_view"
@@ -232,7 +233,7 @@ class DdpWatch:
         """
         nn = self.torch.nn
         if isinstance(module, nn.Module) and self.session.knobs.wanted(LAYOUT):
-            nn.Module.to(module, memory_format=self.torch.channels_last)
+            lay_channels_last(self.torch, module)
 
     def _turned(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The options that the config sets; where the script sizes each bucket by itself it goes on to."""

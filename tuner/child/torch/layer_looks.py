@@ -111,6 +111,13 @@ class Convolutions:
             self.seen = convolves(self._torch, module)
 
 
+def lay_channels_last(torch: ModuleType, module: Any) -> None:
+    """Lays what has four dimensions of the module so. ``Module.to`` raises an error where something has five."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.dim() == 4:
+            tensor.data = tensor.data.to(memory_format=torch.channels_last)
+
+
 def is_channels_last(torch: ModuleType, tensor: Tensor) -> bool | None:
     """Whether the channels of a batch of images lie last; None where its sizes leave both layouts the same."""
     if tensor.dim() != 4:

@@ -32,7 +32,7 @@ from .compiling import (
     with_compiled_blocks,
 )
 from .kept_calls import KeptCalls
-from .layer_looks import Convolutions, LayerLook, is_channels_last
+from .layer_looks import Convolutions, LayerLook, is_channels_last, lay_channels_last
 from .outputs import with_clones, with_tensors
 from .own_compile import KNOB as OWN_MODE
 from .own_compile import OwnCompile
@@ -350,7 +350,7 @@ class ModuleWatch:
             self.script_autocast |= torch.is_autocast_enabled(self.device_type)
             self.weights_channels_last |= any(is_channels_last(torch, c.weight) for c in convolutions)
             if self.channels_last and convolutions:
-                torch.nn.Module.to(module, memory_format=torch.channels_last)  # a model's own may know devices only
+                lay_channels_last(torch, module)
         return root
 
     @contextmanager

@@ -6,11 +6,12 @@ One worker's seek moves what another one reads next: samples are mixed up, and m
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from ..data_state import values
-from .reached import functions
+from .reached import functions, uses
 
 CONNECTIONS = frozenset({"sqlite3", "lmdb", "h5py", "netCDF4", "tables", "psycopg", "psycopg2", "pymysql"})
 """Packages whose objects are open databases or files, which tell no descriptor."""
@@ -20,6 +21,8 @@ OPEN = (
 )
 _OF_EACH_PROCESS = frozenset({"getpid", "pread", "preadv"})
 """Names in code that knows of several processes, or reads without a place of the file's own."""
+_OPENS = frozenset({"open", "File", "ZipFile", "connect", "Dataset", "open_file"})
+"""Names by which a worker that asks which one it is opens what is its own."""
 _STANDARD = 2
 """The last descriptor of what the process prints to."""
 
@@ -29,12 +32,35 @@ def is_open(value: object) -> bool:
     kind = type(value)
     package = kind.__module__.partition(".")[0]
     if package in CONNECTIONS:
-        return package != "h5py" or bool(value)  # which is false of what was closed
+        return not isinstance(value, (tuple, list, dict)) and kind.__name__ != "Row" and not _is_closed(value, package)
     if isinstance(value, io.IOBase):
         with suppress(OSError, ValueError):  # it lies in memory, or is closed
             return value.fileno() > _STANDARD and value.readable()
         return False
     return callable(getattr(kind, "fileno", None))
+
+
+def _is_closed(value: Any, package: str) -> bool:
+    """Whether an object of a database was closed, as far as it tells that."""
+    if package == "h5py":
+        return not value
+    try:
+        _ = value.total_changes  # of a connection of sqlite3, which raises an error once it is closed
+    except AttributeError:
+        pass
+    except Exception:  # of several databases
+        return True
+    still_open = getattr(value, "isopen", None)
+    return bool(getattr(value, "closed", False)) or (callable(still_open) and not still_open())
+
+
+def _is_used(path: str, holder: object, data: Mapping[str, object]) -> bool:
+    """Whether code that reads the data names this, and what it lies in among them: a file that was read through as the
+    data were made is no matter to workers.
+    """
+    root, _, below = path.partition(".")
+    first = below.partition(".")[0].partition("[")[0]
+    return uses(holder, path.rpartition(".")[2]) and (not first or root not in data or uses(data[root], first))
 
 
 def opened(data: Mapping[str, object], methods: Sequence[str]) -> str:
@@ -43,8 +69,14 @@ def opened(data: Mapping[str, object], methods: Sequence[str]) -> str:
     ``methods``: those by which the data are read.
     """
     held = list(values(data))
-    found = next((path for path, value, _ in held if is_open(value)), "")
+    found = next((path for path, value, holder in held if is_open(value) and _is_used(path, holder, data)), "")
     if not found:
         return ""
     reading = functions([value for _, value, _ in held], methods)
-    return "" if any(not _OF_EACH_PROCESS.isdisjoint(names) for _, names in reading) else found
+    return "" if any(_knows_processes(names) for _, names in reading) else found
+
+
+def _knows_processes(names: Collection[str]) -> bool:
+    """Whether code with these names reads for each process by itself."""
+    opens_by_worker = "get_worker_info" in names and not _OPENS.isdisjoint(names)
+    return opens_by_worker or not _OF_EACH_PROCESS.isdisjoint(names)

@@ -51,6 +51,16 @@ def class_attributes(value: object) -> dict[str, object]:
     return found
 
 
+def uses(holder: object, attribute: str) -> bool:
+    """Whether a method of the object but its constructor names this attribute; unknown counts as used."""
+    if not attribute.isidentifier():
+        return True
+    classes = [cls for cls in type(holder).__mro__ if cls is not object]
+    methods = [value for cls in classes for name, value in vars(cls).items() if name != "__init__"]
+    codes = [method.__code__ for method in methods if isinstance(method, FunctionType)]
+    return not codes or any(attribute in code.co_names for code in codes)
+
+
 @dataclass(frozen=True)
 class Named:
     """A variable that the script's own code reads, and what of it. ``names``: all names in that code."""

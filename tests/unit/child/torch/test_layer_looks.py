@@ -129,3 +129,27 @@ def test_layers_may_be_copied_while_they_are_looked_at(begin: Begin) -> None:
     used = [each for layers in (model.layers, *model.copied) for each in layers]
     assert len(model.copied) == 3
     assert not any(each._forward_hooks or each._forward_pre_hooks for each in used)
+
+
+def test_channels_last_is_for_what_has_four_dimensions(begin: Begin) -> None:
+    """``Module.to`` would raise an error at the weights of a ``Conv3d`` in the same model."""
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.flat, self.deep = nn.Conv2d(3, 4, 3), nn.Conv3d(3, 4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.flat(x).mean() + self.deep(x.unsqueeze(2).expand(-1, -1, 3, -1, -1)).mean()
+
+    trial = begin({"channels_last": True})
+    model = Both()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(4, 3, 8, 8)).square().backward()
+        optimizer.step()
+    trial.end()
+    assert model.flat.weight.is_contiguous(memory_format=torch.channels_last)
+    assert model.deep.weight.is_contiguous()
+    assert trial.evidence("channels_last")[0] == "verified"
