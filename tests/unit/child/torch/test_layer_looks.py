@@ -134,7 +134,7 @@ def test_layers_may_be_copied_while_they_are_looked_at(begin: Begin) -> None:
 def test_channels_last_is_for_what_has_four_dimensions(begin: Begin) -> None:
     """``Module.to`` would raise an error at the weights of a ``Conv3d`` in the same model."""
 
-    class Both(nn.Module):
+    class Both(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.flat, self.deep = nn.Conv2d(3, 4, 3), nn.Conv3d(3, 4, 3)
