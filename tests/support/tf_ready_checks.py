@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -58,6 +59,19 @@ def check_the_rest_of_an_epoch_is_no_stock() -> None:
         assert watch.samples(8) is None
 
 
+def _looks_after(watch: ReadyWatch, iterator: Any, fetched: Sequence[int]) -> list[float | None]:
+    """What lies ready after so many of ten batches each of an iteration that begins."""
+    told, before = [], 0
+    watch.fetches_from(iterator)
+    for number in fetched:
+        for _ in range(number - before):
+            next(iterator)
+        before = number
+        soon(lambda: read(tf, iterator).batches, int(number < 10))
+        told.append(watch.samples(8))
+    return told
+
+
 def check_an_end_that_comes_as_a_surprise_is_known_the_second_time() -> None:
     """What is over at the end was taken for a queue that ran empty, as that of a loader that is too slow."""
     dataset = tf.data.Dataset.range(80).filter(lambda x: x < 80).batch(8).prefetch(1)
@@ -65,15 +79,7 @@ def check_an_end_that_comes_as_a_surprise_is_known_the_second_time() -> None:
 
     def looks(*fetched: int) -> list[float | None]:
         """What lies ready after so many batches each of a new iteration."""
-        iterator, told, before = iter(dataset), [], 0
-        watch.fetches_from(iterator)
-        for number in fetched:
-            for _ in range(number - before):
-                next(iterator)
-            before = number
-            soon(lambda: read(tf, iterator).batches, int(number < 10))
-            told.append(watch.samples(8))
-        return told
+        return _looks_after(watch, iter(dataset), fetched)
 
     assert looks(1) == [None]
     assert looks(3, 5, 10) == [None, 8, 0], "nobody knew, and one that was broken off says nothing"
@@ -89,16 +95,8 @@ def check_an_end_is_known_of_data_that_are_made_anew_for_each_epoch() -> None:
     def looks(*fetched: int) -> list[float | None]:
         """What lies ready after so many batches each of data made anew."""
         dataset = tf.data.Dataset.range(80).filter(lambda x: x < 80).batch(8).prefetch(1)
-        iterator, told, before = iter(dataset), [], 0
-        kept.append(iterator)
-        watch.fetches_from(iterator)
-        for number in fetched:
-            for _ in range(number - before):
-                next(iterator)
-            before = number
-            soon(lambda: read(tf, iterator).batches, int(number < 10))
-            told.append(watch.samples(8))
-        return told
+        kept.append(iter(dataset))
+        return _looks_after(watch, kept[-1], fetched)
 
     assert looks(3, 5, 10) == [None, 8, 0], "nobody knew"
     assert looks(3, 5, 10) == [None, 8, None]

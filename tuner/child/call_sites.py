@@ -186,3 +186,11 @@ def _folders_on(path: tuple[str, ...]) -> tuple[str, ...]:
     folders = (entry.rstrip(os.sep) for entry in path if isinstance(entry, str))
     installed = (folder for folder in folders if os.path.basename(folder) in _INSTALLED)
     return tuple(folder + os.sep for folder in installed if os.path.realpath(folder) != os.path.realpath(own))
+
+
+def codes(code: CodeType) -> Iterator[CodeType]:
+    """A function's code, and that of the functions that it makes."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from codes(inner)

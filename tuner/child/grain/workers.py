@@ -17,13 +17,13 @@ from itertools import pairwise
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from ..call_sites import is_library
+from ..call_sites import codes, is_library
 from ..data_state import values
 from ..torch import starting
 from ..torch.copies import COUNTS, OWN, beside, own_generator
 from ..torch.counting import counted_up
 from ..torch.imported import set_since
-from ..torch.reached import BETWEEN, codes, functions, variables_in
+from ..torch.reached import BETWEEN, functions, variables_in
 
 READING = (
     "__getitem__", "_getitems", "__call__", "__iter__", "__next__", "map", "random_map", "np_random_map",

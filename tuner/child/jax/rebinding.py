@@ -16,6 +16,8 @@ from importlib.util import decode_source
 from itertools import islice
 from types import CodeType, FrameType
 
+from ..call_sites import codes
+
 UNREADABLE = "the source of the call of the training step can't be read"
 OTHER_STATEMENT = "the training step isn't called by a statement that gives the variables it is given new values"
 CAUGHT = "an error in the training step is caught where what it was given can still be read"
@@ -207,16 +209,8 @@ def _source_of(code: CodeType) -> _Source | None:
         with open(code.co_filename, "rb") as file:
             source = decode_source(file.read())
         compiled = compile(source, code.co_filename, "exec", dont_inherit=True)
-        if not any(each == code and each.co_linetable == code.co_linetable for each in _codes(compiled)):
+        if not any(each == code and each.co_linetable == code.co_linetable for each in codes(compiled)):
             return None
         return ast.parse(source, code.co_filename), symtable.symtable(source, code.co_filename, "exec")
     except (OSError, SyntaxError, ValueError, RecursionError):
         return None
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """It, and all that it makes."""
-    yield code
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _codes(each)

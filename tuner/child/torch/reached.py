@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from ..call_sites import codes
 from ..call_sites import is_library as lies_in_library
 
 _LIBRARIES = ("torch", "numpy", "builtins", __name__.partition(".")[0])
@@ -57,8 +58,8 @@ def uses(holder: object, attribute: str) -> bool:
         return True
     classes = [cls for cls in type(holder).__mro__ if cls is not object]
     methods = [value for cls in classes for name, value in vars(cls).items() if name != "__init__"]
-    codes = [method.__code__ for method in methods if isinstance(method, FunctionType)]
-    return not codes or any(attribute in code.co_names for code in codes)
+    own = [method.__code__ for method in methods if isinstance(method, FunctionType)]
+    return not own or any(attribute in code.co_names for code in own)
 
 
 @dataclass(frozen=True)
@@ -200,14 +201,6 @@ def seeds(code: CodeType) -> bool:
         if "manual_seed" in each.co_names or ("random", "seed") in itertools.pairwise(read):
             return True
     return False
-
-
-def codes(code: CodeType) -> Iterator[CodeType]:
-    """A function's code, and that of the functions that it makes."""
-    yield code
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from codes(inner)
 
 
 def around(function: FunctionType) -> Iterator[object]:
