@@ -165,8 +165,8 @@ grid_compiled = $(GRID_FOLDER)/mixed_loop.py \
 	--knobs num_workers,prefetch_factor,precision,compile,threads,optimizer,batch_size --values num_workers=0,1,2,4 \
 	--values prefetch_factor=2,4,8 --values optimizer=foreach --values batch_size=32,2048 --max-memory 1200MiB
 grid_keras_digits = studies/keras_digits/train.py \
-	--knobs threads,inter_op_threads,precision,batch_size,steps_per_execution,jit_compile \
-	--values batch_size=64,128,256,512,1024 --values steps_per_execution=1,4,16,64 --max-memory 900MiB
+	--knobs inter_op_threads,precision,grappler_mixed_precision,batch_size,steps_per_execution,jit_compile \
+	--values batch_size=32,64,96,128,192,256,512,1024 --values steps_per_execution=1,2,4,8 --max-memory 1250MiB
 grid_keras_photos = studies/keras_photos/train.py \
 	--knobs parallel_calls,cache,prefetch,private_threads,threads,batch_size \
 	--values prefetch=auto,1 --values private_threads=0,2 --values batch_size=32,64,128,256,512 --max-memory 1300MiB

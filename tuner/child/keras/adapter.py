@@ -90,7 +90,9 @@ class KerasAdapter(Adapter):
         in_loops = self.watches.loops.activity() if self.watches.loops is not None else 0
         datasets = self.watches.datasets
         full = int(datasets is not None and datasets.filling.begins_anew)
-        return full + in_loops + (self.watches.fits.steps.traces if self.watches.fits is not None else 0)
+        steps = self.watches.fits.steps if self.watches.fits is not None else None
+        shapes = steps.graph.shapes.number if steps is not None and steps.graph is not None else 0
+        return full + in_loops + shapes + (steps.traces if steps is not None else 0)
 
     def ready(self) -> float | None:
         """What was made of the training data, and wasn't fetched; not asked in a screen, where nothing is timed."""

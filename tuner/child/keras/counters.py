@@ -15,12 +15,14 @@ from ..session import Session
 from ..sources import Reader
 from ..tensorflow.counters import plain_variable
 from ..tensorflow.types import Strategy, Structure, Tensor, Variable
+from .shapes import CompiledShapes
 
 
 class GraphCounters:
     """Variables that the training function adds to, so that what ran counts and not what was asked for.
 
-    They live on the host: a step that is compiled for the device never touches them.
+    They live on the host: a step that is compiled for the device never touches them. ``shapes``: of the batches of
+    steps that XLA compiles.
     """
 
     def __init__(self, session: Session, tf: ModuleType) -> None:
@@ -31,6 +33,7 @@ class GraphCounters:
         self._largest: Variable | None = None
         self._wait_s: Variable | None = None
         self._read = (0, 0.0)
+        self.shapes = CompiledShapes(tf)
 
     def install(self) -> None:
         """Times the batches of iterators while ``timing`` is set."""
@@ -45,17 +48,25 @@ class GraphCounters:
                 self._samples = plain_variable(self.tf, 0, "int64")
                 self._largest = plain_variable(self.tf, 0, "int64")
                 self._wait_s = plain_variable(self.tf, 0.0, "float64")
+                self.shapes.prepare()
 
     @property
     def variables(self) -> list[Variable]:
         """Those that are added to."""
-        return [each for each in (self._samples, self._largest, self._wait_s) if each is not None]
+        own = [each for each in (self._samples, self._largest, self._wait_s) if each is not None]
+        return own + self.shapes.variables
 
-    def count(self, data: Structure, strategy: Strategy) -> None:
-        """Adds the leading dimension of a step's batch; called while the training function is traced or runs."""
+    def count(self, data: Structure, strategy: Strategy, *, compiled: bool = False) -> None:
+        """Adds the leading dimension of a step's batch; called while the training function is traced or runs.
+
+        ``compiled``: XLA compiles the step, for each shape of a batch.
+        """
         tf = self.tf
         if self._samples is None or self._largest is None:
             return
+        if compiled:
+            with tf.device("/CPU:0"):
+                self.shapes.note([value for value in tf.nest.flatten(data) if isinstance(value, tf.Tensor)])
         for value in tf.nest.flatten(data):
             parts = strategy.experimental_local_results(value)
             tensors = [part for part in parts if isinstance(part, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor))]

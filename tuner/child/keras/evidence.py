@@ -220,23 +220,27 @@ class Observation:
         return fits.split.why_whole(call.model, fits.steps.graphs()) if fits is not None else ""
 
     def _remark_on(self, call: FitCall, steps: StepWatch) -> None:
-        per_call = int(call.model.steps_per_execution)
         if steps.by_turns is not None:
             self.session.facts.hide_wait("several steps are taken in one call of some configs")
-        elif self.watches.backend == "tensorflow" and per_call > 1:
-            self.session.facts.hide_wait(f"{per_call} steps are taken in one call")
-        elif self._waits_unseen(call):
-            self.session.facts.hide_wait("the training step fetches its batches by the iterator of a strategy")
+        elif self.watches.backend == "tensorflow" and (why := self._why_wait_is_unseen(call)):
+            self.session.facts.hide_wait(why)
         if steps.calls >= 20 and steps.traces > max(4, steps.calls // 4):
             self.session.facts.remark(
                 f"the training step was traced anew {steps.traces} times in {steps.calls} calls: batches of ever new"
                 " shapes, or Python values where tensors were meant"
             )
 
-    def _waits_unseen(self, call: FitCall) -> bool:
-        """Whether a strategy's own iterator fetches the batches; models have strategies on TensorFlow only."""
-        strategies = self.watches.strategies if self.watches.backend == "tensorflow" else None
-        return strategies is not None and strategies.in_use(call.model) not in SEEN_TO_WAIT
+    def _why_wait_is_unseen(self, call: FitCall) -> str:
+        """On TensorFlow; models have strategies there only."""
+        per_call, strategies = int(call.model.steps_per_execution), self.watches.strategies
+        if per_call > 1:
+            return f"{per_call} steps are taken in one call"
+        if strategies is not None and strategies.in_use(call.model) not in SEEN_TO_WAIT:
+            return "the training step fetches its batches by the iterator of a strategy"
+        # Compiled steps return before they are done, and the only thread fetches nothing until then.
+        if call.model.jit_compile and self.session.device.xla_runs_in_threads and self._threads("inter") == 1:
+            return "one thread runs the compiled steps and fetches their batches"
+        return ""
 
     # evidence
 

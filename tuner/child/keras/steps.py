@@ -302,10 +302,12 @@ class StepWatch:
     def _counted(self, model: Model, run: TrainFunction) -> TrainFunction:
         """A step on a batch that counts it, outside of what is compiled."""
         graph, gradients = self.graph, self.gradients
+        if graph is not None:
+            graph.shapes.begin_anew()
 
         def counted(data: Structure) -> object:
             if self.nesting.fits and graph is not None:
-                graph.count(data, model.distribute_strategy)
+                graph.count(data, model.distribute_strategy, compiled=model.jit_compile and not model.run_eagerly)
                 if gradients is not None:
                     gradients.batch_begins(data)
             return run(data)

@@ -72,7 +72,7 @@ class Tensor(Protocol):
 
 
 class Variable(Protocol):
-    """A variable of a resource; ``assign`` and ``assign_add`` may be called while a graph is built."""
+    """A variable of a resource; what changes it may be called while a graph is built."""
 
     path: str
     shape: Iterable[int | None]
@@ -82,6 +82,7 @@ class Variable(Protocol):
     def numpy(self) -> Array: ...
     def assign(self, value: object) -> object: ...
     def assign_add(self, value: object) -> object: ...
+    def scatter_update(self, values: object) -> object: ...
 
 
 # graphs

@@ -1,0 +1,52 @@
+"""Shapes of batches that a compiled training step was given: XLA compiles for each, unseen from Python and untraced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+
+from ..tensorflow.counters import plain_variable
+from ..tensorflow.types import Tensor, Variable
+
+_SLOTS = 1009
+"""A prime: two shapes share a slot by chance only, and the second one's compilation is then taken for training."""
+
+
+class CompiledShapes:
+    """How many shapes the training graph was given. They are noted in the graph, on the host, while it runs."""
+
+    def __init__(self, tf: ModuleType) -> None:
+        self._tf = tf
+        self._before = 0
+        self._seen: Variable | None = None
+
+    @property
+    def variables(self) -> list[Variable]:
+        """What the graph writes to; empty before ``prepare``."""
+        return [] if self._seen is None else [self._seen]
+
+    def prepare(self) -> None:
+        """Makes the variable, outside of any graph and on the current device. Starts the runtime."""
+        self._seen = plain_variable(self._tf, [0.0] * _SLOTS, "float32")
+
+    def begin_anew(self) -> None:
+        """Another training function is made, for which every shape is compiled again."""
+        if self._seen is not None:
+            self._before = self.number
+            self._seen.assign(self._tf.zeros_like(self._seen))
+
+    def note(self, tensors: Sequence[Tensor]) -> None:
+        """To be called while the graph is traced: notes the tensors' shape in each of its runs."""
+        if self._seen is None:
+            return
+        tf, code = self._tf, 0
+        for index, tensor in enumerate(tensors):
+            factors = [(7 * index + 2) ** 2 + 31 * axis for axis in range(tensor.shape.rank or 0)]
+            code += tf.reduce_sum(tf.shape(tensor, out_type=tf.int64) * tf.constant(factors, tf.int64))
+        self._seen.scatter_update(tf.IndexedSlices(tf.ones((), tf.float32), tf.math.floormod(code, _SLOTS)))
+
+    @property
+    def number(self) -> int:
+        """So far, those before ``begin_anew`` among them. Reading waits for the steps that are under way."""
+        now = 0 if self._seen is None else int(self._tf.reduce_sum(self._seen).numpy())
+        return self._before + now
