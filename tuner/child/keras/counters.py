@@ -90,8 +90,12 @@ class GraphCounters:
                 element = original(iterator)
             tensors = [t for t in tf.nest.flatten(element, expand_composites=True) if isinstance(t, tf.Tensor)]
             with tf.control_dependencies(tensors), tf.device("/CPU:0"):
-                self._wait_s.assign_add(tf.timestamp() - began)
-            return element
+                ended = tf.timestamp()
+                self._wait_s.assign_add(ended - began)
+            # Where one thread runs all operations, those of the step would come before the clock is read.
+            with tf.control_dependencies([ended]):
+                passed: Structure = tf.nest.map_structure(_same(tf), element, expand_composites=True)
+            return passed
 
         unconverted: Callable[[object], Structure] = tf.autograph.experimental.do_not_convert(get_next)
         return unconverted
@@ -120,6 +124,10 @@ class GraphCounters:
         now = (self.samples, float(self._wait_s.numpy()))
         self.session.clock.settle(now[0] - self._read[0], max(0.0, now[1] - self._read[1]))
         self._read = now
+
+
+def _same(tf: ModuleType) -> Callable[[object], object]:
+    return lambda value: tf.identity(value) if isinstance(value, tf.Tensor) else value
 
 
 def _leading(tf: ModuleType, value: object) -> Tensor:

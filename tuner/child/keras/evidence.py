@@ -237,9 +237,6 @@ class Observation:
             return f"{per_call} steps are taken in one call"
         if strategies is not None and strategies.in_use(call.model) not in SEEN_TO_WAIT:
             return "the training step fetches its batches by the iterator of a strategy"
-        # Compiled steps return before they are done, and the only thread fetches nothing until then.
-        if call.model.jit_compile and self.session.device.xla_runs_in_threads and self._threads("inter") == 1:
-            return "one thread runs the compiled steps and fetches their batches"
         return ""
 
     # evidence
