@@ -106,7 +106,7 @@ KNOWLEDGE = st.builds(
     batch_waits=st.lists(FLOATS, max_size=2).map(tuple),
     input_plan=st.none() | st.lists(PLAN_LINES, max_size=2).map(tuple),
     beside=st.dictionaries(KEYS, st.dictionaries(KEYS, VALUES, max_size=2), max_size=2),
-    **dict.fromkeys(("batch_norm", "wait_is_unseen", "device_clean"), st.booleans()),
+    **dict.fromkeys(("batch_norm", "sets_apart", "wait_is_unseen", "device_clean"), st.booleans()),
 )
 OUTCOMES = st.builds(
     Outcome, st.sampled_from(OutcomeKind), TEXT, TEXT, TEXT, st.none() | MEASUREMENTS,

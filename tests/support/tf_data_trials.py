@@ -5,6 +5,7 @@ Each function ``check_…`` of the modules named on the command line is one test
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import os
@@ -56,7 +57,7 @@ class Trial:
     def knowledge(self) -> dict[str, Any]:
         """What later trials know of this one, the baseline; through JSON, as in a study."""
         self.watch.observe()
-        facts = self.session.facts.record(steps=1, samples=0.0, suggestions={})
+        facts = dataclasses.replace(self.session.facts.record(self.session.clock, {}), steps=1)
         return json.loads(json.dumps(shape.plain(facts)))  # type: ignore[no-any-return]
 
     def evidence(self, knob: str) -> tuple[str, str]:

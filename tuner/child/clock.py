@@ -9,11 +9,9 @@ from .counted import Counted, Fetched
 from .precision import relative_half_width, stays_below
 from .recorder import Recorder
 from .records import Block, Phase, TrainingPause, Window
+from .recurring import Recurring
 from .turns import LEAD_IN_S, SHORT_STEP, TurnGiver
 from .watch import Pause
-
-# What recurs after fewer steps than this (a frozen teacher, the scores of a full-batch script) is part of the step.
-MIN_STEPS_BETWEEN_VALIDATIONS = 3
 
 # What happens again and again, such as a trace with every batch, is part of the loop. A scaler looks for its scale, and
 # torch.compile for the shapes that there are, in fewer blocks than that.
@@ -79,7 +77,7 @@ class StepClock:
         self._stock_was_seen = self._steps_are_short = False
         self._lead_in_ends: float | None = None
         self._validating = self._has_resumed = self._may_train = self._any_block = False
-        self._last_seen: dict[object, int] = {}
+        self.recurring = Recurring()
         self._set_apart: set[object] = set()
         self._may_have_resumed: float | None = None
         self._phase_started = self._block_started = self._stepped = clock()
@@ -157,9 +155,7 @@ class StepClock:
         one batch is ``fetched``, and nothing else shows it, training resumes on that batch as well: another task's.
         It has run ``since`` then, where that is given.
         """
-        between = self.total_steps - self._last_seen.get(source, 0)
-        self._last_seen[source] = self.total_steps
-        if between < MIN_STEPS_BETWEEN_VALIDATIONS and source not in self._set_apart:
+        if self.recurring.is_part_of_step(source, self.total_steps, is_open=source in self._set_apart):
             return
         if not self._validating:
             self._close_block(flagged=False, at=since, may_end_epoch=True)

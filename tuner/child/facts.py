@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from .clock import StepClock
 from .counts import EpochUse, RowPlace, ScalerCounts, Schedule
 from .records import Facts, LoaderUse, PlanLine, Value, plain_value
 from .watch import Watch
@@ -98,13 +99,17 @@ class ScriptFacts:
         self.wait_is_unseen = True
         self.remark(f"the wait for data can't be seen: {why}")
 
-    def record(self, *, steps: int, samples: float, suggestions: Mapping[str, object]) -> Facts:
-        """The record to send. ``suggestions``: knob → the default of the script that asked for it by name."""
+    def record(self, clock: StepClock, suggestions: Mapping[str, object]) -> Facts:
+        """The record to send, with what the clock has counted.
+
+        ``suggestions``: knob → the default of the script that asked for it by name.
+        """
         written = {**self.as_written, **suggestions}
         seen = {each.name: _frozen(getattr(self, each.name)) for each in fields(self)}
         seen["as_written"] = {knob: plain_value(value) for knob, value in written.items() if value is not None}
         seen["left_out"] = {knob: reason for knob, reason in self.left_out.items() if knob not in suggestions}
-        return Facts(**seen, suggested=tuple(suggestions), steps=steps, samples=samples)
+        seen["sets_apart"] = clock.recurring.was_always_apart
+        return Facts(**seen, suggested=tuple(suggestions), steps=clock.total_steps, samples=clock.total_samples)
 
 
 def _frozen(value: Any) -> Any:

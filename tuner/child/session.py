@@ -58,6 +58,7 @@ class Session:
         self.clock = clock or StepClock(recorder, request.window)
         self.clock.asynchronous = self.device.asynchronous
         self.clock.counts_samples = request.knowledge.unit != "steps"
+        self.clock.recurring.decide_as(request.knowledge, request.config)
         self.knobs = Knobs(recorder, request.config, request.knowledge.placeholders, self._ended_early)
         self.applied = None if self.measuring else AppliedRun(request, self.knobs)
         """Watches an applied run; None in a trial."""
@@ -356,8 +357,7 @@ class Session:
         self.facts.left_out.update(self.knobs.kept_by_script)
         self.options.observe()
         self.facts.as_written.update(self.knobs.trainer_options)
-        steps, samples = self.clock.total_steps, self.clock.total_samples
-        self.recorder.emit(self.facts.record(steps=steps, samples=samples, suggestions=self._suggestions))
+        self.recorder.emit(self.facts.record(self.clock, self._suggestions))
         self.recorder.emit(WindowEnd(complete, why))
 
     def _tell_of_lost_samples(self) -> None:

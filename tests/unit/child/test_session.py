@@ -78,7 +78,7 @@ def test_whatever_a_script_writes_can_be_read_by_the_parent() -> None:
     assert facts["as_written"] == {
         "batch_size": 32, "lr_scale": 0.5, "precision": "('bf', 16)", "cache": True, "width": "[64, 32]"
     }  # fmt: skip
-    (entry,) = wire.decode([wire.encode(session.facts.record(steps=0, samples=0.0, suggestions={}), 0.0)])
+    (entry,) = wire.decode([wire.encode(session.facts.record(session.clock, {}), 0.0)])
     assert isinstance(entry.record, Facts)
 
 

@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any
 
 from ..call_sites import line_stack
-from ..clock import MIN_STEPS_BETWEEN_VALIDATIONS
 from ..leader import Leader
 from ..session import Session
 from . import FRAMEWORK
@@ -170,7 +169,7 @@ class StepWatch:
         function.seen_at = self._leading, clock.total_steps
         again = function.is_given_again(self.leaves((args, kwargs)))
         since = steps if function.gives_numbers and again else calls
-        if since < MIN_STEPS_BETWEEN_VALIDATIONS and not clock.validating:
+        if not clock.validating and clock.recurring.comes_with_steps(since):
             return
         self._due = args, kwargs  # the loss isn't read from those
         try:

@@ -6,7 +6,6 @@ import weakref
 from types import ModuleType
 from typing import Any
 
-from ..clock import MIN_STEPS_BETWEEN_VALIDATIONS
 from ..session import Session
 from ..stretches import Stretches, hash_of
 from .types import Model
@@ -33,7 +32,7 @@ class PredictionWatch:
         if not seen.varies:
             return False
         clock.fetch_begins()  # what was set apart before it has ended
-        if clock.total_steps and since >= MIN_STEPS_BETWEEN_VALIDATIONS:
+        if clock.total_steps and since >= clock.recurring.fewest_steps:
             self._session.facts.remark(
                 "a model predicts for other values each time, between steps: that is part of what is timed"
             )

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from ..clock import MIN_STEPS_BETWEEN_VALIDATIONS
 from ..session import Session
 from ..sources import TrainingSources
 from ..stretches import Stretches, hash_of
@@ -63,7 +62,7 @@ class ApartWatch:
         if not (is_fed or _NAMES.search(entry.name.lower())):
             seen.compare(lambda: self._hash(given), is_new=is_new)
             if seen.varies:
-                if trained and since >= MIN_STEPS_BETWEEN_VALIDATIONS:
+                if trained and since >= clock.recurring.fewest_steps:
                     self.parts[entry.name] = entry
                 return
         if not trained:

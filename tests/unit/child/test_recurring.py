@@ -1,0 +1,62 @@
+"""What comes between steps: set apart as it is in the script as written, whatever a config makes of the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from tuner.child.records import Knowledge, Value
+from tuner.child.recurring import Recurring
+
+
+def decided(recurring: Recurring, steps_between: int, times: int = 4) -> list[bool]:
+    """Whether a source is part of the step each time, behind its first one after as many steps."""
+    return [recurring.is_part_of_step("a source", n * steps_between, is_open=False) for n in range(1, times + 1)]
+
+
+@pytest.mark.parametrize(("between", "is_part"), [(1, True), (2, True), (3, False), (100, False)])
+def test_a_script_as_written_sets_apart_what_comes_after_some_steps(between: int, is_part: bool) -> None:
+    recurring = Recurring()
+    assert decided(recurring, between) == 4 * [is_part]
+    assert recurring.was_always_apart is not is_part
+
+
+def test_nothing_is_known_of_a_loop_in_which_nothing_came_between_steps() -> None:
+    assert not Recurring().was_always_apart
+
+
+def test_a_look_before_training_says_nothing() -> None:
+    recurring = Recurring()
+    assert recurring.is_part_of_step("a source", 0, is_open=False)
+    assert decided(recurring, 10) == 4 * [False]
+    assert recurring.was_always_apart
+
+
+def test_what_is_seen_again_while_it_is_set_apart_is_no_step() -> None:
+    recurring = Recurring()
+    for steps in (10, 20):
+        assert not recurring.is_part_of_step("a source", steps, is_open=False)
+        assert not recurring.is_part_of_step("a source", steps, is_open=True)
+    assert recurring.was_always_apart
+
+
+@pytest.mark.parametrize(
+    ("written", "config", "between", "is_part"),
+    [
+        (Knowledge(sets_apart=True, as_written={"batch_size": 64}), {"batch_size": 512}, 2, False),
+        (Knowledge(sets_apart=True, as_written={"batch_size": 64}), {"batch_size": 512}, 1, False),
+        (Knowledge(as_written={"batch_size": 64}), {"batch_size": 512}, 2, True),
+        (Knowledge(as_written={"batch_size": 64}), {"batch_size": 32}, 4, True),  # of two as written
+        (Knowledge(as_written={"batch_size": 64}), {"batch_size": 32}, 6, False),
+        (Knowledge(as_written={"batch_size": 64}), {"batch_size": 32, "grad_accumulation": 2}, 3, False),
+        (Knowledge(as_written={"batch_size": "auto"}), {"batch_size": 32}, 3, False),
+        (Knowledge(), {"num_workers": 2}, 3, False),
+    ],
+)
+def test_a_config_decides_as_the_script_as_written(
+    written: Knowledge, config: Mapping[str, Value], between: int, is_part: bool
+) -> None:
+    recurring = Recurring()
+    recurring.decide_as(written, config)
+    assert decided(recurring, between) == 4 * [is_part]
