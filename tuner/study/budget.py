@@ -14,7 +14,7 @@ from tuner.analysis.larger_batches import USUAL_NOISE, likely_efficiency
 from tuner.analysis.turns import TOLD_TO, noise_within, rounds_to_tell
 from tuner.formatting import config_text
 from tuner.knowledge import batch_factor, samples_per_step
-from tuner.model import BASELINE, Config, Phase, Trial, baseline_of
+from tuner.model import BASELINE, Config, OutcomeKind, Phase, Trial, baseline_of
 from tuner.search.history import History
 from tuner.search.rotation import loader_knobs
 from tuner.space.resolve import ResolvedSpace
@@ -80,12 +80,15 @@ class Budget:
         most = self.seconds if found else LARGEST_SHARE_UNFOUND * self.seconds
         return max(self.finals_share * self.seconds, min(proof_s, most))
 
-    def search_is_over(self, now: float, trials_done: int, trial_s: float, reserved_s: float) -> str:
+    def search_is_over(
+        self, now: float, trials_done: int, trial_s: float, reserved_s: float, *, late: int = 0
+    ) -> str:
         """Why no further search trial may start, or "". ``trial_s`` is what one typically takes.
 
-        One config at least is tried where there is any time for it, even if none is left to prove it.
+        One config at least is tried where there is any time for it, even if none is left to prove it. So many of the
+        trials were ``late``: they were cut off by the study's time, and don't count for ``trials``.
         """
-        if self.trials is not None and trials_done >= self.trials:
+        if self.trials is not None and trials_done - late >= self.trials:
             return f"all {self.trials} trials are done" if self.trials > 1 else "its one trial is done"
         left = self.seconds_left(now)
         kept = reserved_s if trials_done > 1 else 0.0
@@ -326,14 +329,15 @@ class StudyTime:
         Where its config is known (``ahead``), one that takes longer than others needs the time for that, but for the
         first: cut off by its end it would tell nothing, and the proof has use for the time.
         """
-        done, usual_s, reserved_s = len(searched(self.trials)), self.runs.trial_s(), self.reserved_s()
-        over = self.budget.search_is_over(self.now, done, usual_s, reserved_s)
+        begun, usual_s, reserved_s = searched(self.trials), self.runs.trial_s(), self.reserved_s()
+        done, late = len(begun), sum(map(was_late, begun))
+        over = self.budget.search_is_over(self.now, done, usual_s, reserved_s, late=late)
         if over or ahead is None or done < FEWEST_BEFORE_LONG:
             return over
         longer_s = self.runs.searched_s(ahead)
-        over = self.budget.search_is_over(self.now, done, longer_s, reserved_s) if longer_s > usual_s else ""
+        if longer_s > usual_s:
+            over = self.budget.search_is_over(self.now, done, longer_s, reserved_s, late=late)
         return f"{over}, with {longer_s:.0f} s for a trial of {compiled_text(ahead)}" if over else ""
-
 
 
 class TimeForTrials:
@@ -360,8 +364,13 @@ class TimeForTrials:
 
 
 def searched(trials: Sequence[Trial]) -> list[Trial]:
-    """The trials of baseline and search: those that ``--trials`` counts."""
+    """The trials of baseline and search: those that ``--trials`` counts, but for what ``was_late``."""
     return [trial for trial in trials if trial.phase in (Phase.BASELINE, Phase.SEARCH)]
+
+
+def was_late(trial: Trial) -> bool:
+    """Whether the study's time was up before the trial was measured: it says nothing of its config."""
+    return trial.outcome is not None and trial.outcome.kind is OutcomeKind.UNFINISHED
 
 
 def compiled_text(config: Config) -> str:

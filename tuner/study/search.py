@@ -10,11 +10,11 @@ from tuner.analysis.gain import SUSPECT, WORTH_HAVING, moved, reference_of, scor
 from tuner.analysis.memory_forecast import MemoryLimits
 from tuner.devices.present import kind_of
 from tuner.formatting import shift_text
-from tuner.model import BASELINE, OutcomeKind, Phase, Trial
+from tuner.model import BASELINE, Phase, Trial
 from tuner.search.history import History, Proposal, Sampler
 from tuner.space.resolve import ResolvedSpace
 from tuner.storage.database import NewTrial
-from tuner.study.budget import TimeForTrials, compiled_text
+from tuner.study.budget import TimeForTrials, compiled_text, was_late
 from tuner.study.context import StudyContext
 from tuner.study.plan import StudyPlan
 from tuner.study.search_space import widen_space
@@ -34,7 +34,7 @@ def search(study: StudyContext, sampler: Sampler) -> str:
     resumed, with more of it; what there is none for gives way to what there is time for.
     """
     plan = study.plan
-    late_before = {trial.number for trial in study.trials if _was_late(trial)}
+    late_before = {trial.number for trial in study.trials if was_late(trial)}
     after_a_pause, missed = study.resumed, set[str]()
     told = next((trial for trial in study.trials if moved(trial, study.trials)), None)
     if told is not None:
@@ -99,10 +99,6 @@ def _next(study: StudyContext, sampler: Sampler, space: ResolvedSpace, known: Se
     return _Next(proposal, history, compiled_text(rather.config) if lacking else "", lacking or has_time_for.lacked)
 
 
-def _was_late(trial: Trial) -> bool:
-    return trial.outcome is not None and trial.outcome.kind is OutcomeKind.UNFINISHED
-
-
 def _since_baseline(study: StudyContext) -> float:
     """How many search trials have been run since the baseline was measured; one beside it counts half."""
     since = 0.0
@@ -153,7 +149,8 @@ def _look_at(study: StudyContext, anchor: Trial) -> None:
 
 def _is_over(study: StudyContext, space: ResolvedSpace) -> str:
     """Why no further trial is started, or ""."""
-    plan, done = study.plan, study.searched
+    # What there was no time for has not failed.
+    plan, done = study.plan, [trial for trial in study.searched if not was_late(trial)]
     if not space.axes and not space.pinned and space.larger is None:
         return "there is nothing to search"
     by_budget = study.time.search_is_over()
@@ -162,9 +159,7 @@ def _is_over(study: StudyContext, space: ResolvedSpace) -> str:
     if space.pinned and len(done) == 2 and score_of(done[1].outcome, plan.objective) is None:
         outcome = done[1].outcome
         return f"what is pinned does not work here: {outcome.detail if outcome else ''}"
-    # What there was no time for has not failed.
-    tried = [trial for trial in done if not _was_late(trial)][-MANY_FAILURES:]
-    failed = [trial for trial in tried if score_of(trial.outcome, plan.objective) is None]
+    failed = [trial for trial in done[-MANY_FAILURES:] if score_of(trial.outcome, plan.objective) is None]
     if len(failed) == MANY_FAILURES:
         return f"the last {MANY_FAILURES} configs failed"
     if plan.patience is not None and _since_gain(study) >= plan.patience:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import overhead, worlds
+from support.clocked import Clocked
 
 from search_spaces.torch import SPACE
 from tuner.analysis.accuracy import AccuracyLimits
@@ -135,16 +137,47 @@ def test_time_is_kept_for_a_larger_batch_that_is_likely_to_reach_a_loss_sooner()
     assert kept_s(210.0) == kept_s(150.0) < kept_s(240.0)
 
 
-def test_what_there_was_no_time_for_has_not_failed(tmp_path: Path) -> None:
-    late = Outcome(OutcomeKind.UNFINISHED, "out-of-time", "no time", seconds=1.0)
+LATE = Outcome(OutcomeKind.UNFINISHED, "out-of-time", "the study had no more time for it", seconds=1.0)
+
+
+def late_at_first(late: int) -> Callable[[Config], Outcome]:
+    """So many runs of other configs than the script's own are cut off by the study's time; the next ones aren't."""
+    left = [late]
 
     def outcome(config: Config) -> Outcome:
-        return worlds.measured(100.0) if not config else late
+        left[0] -= bool(config)
+        return LATE if config and left[0] >= 0 else worlds.measured(100.0 if not config else 95.0)
 
-    runner = ReplayRunner(outcome)
-    plan = worlds.plan(tmp_path, accuracy=UNSCREENED, trials=MANY_FAILURES + 4)
+    return outcome
+
+
+def test_what_there_was_no_time_for_has_not_failed_and_is_none_of_the_trials(tmp_path: Path) -> None:
+    """``--trials 12`` came to as many fewer in a study that was resumed with more time."""
+    runner = ReplayRunner(late_at_first(MANY_FAILURES + 1))
+    plan = worlds.plan(tmp_path, accuracy=UNSCREENED, trials=4)
     result = run_study(plan, runner, TpeSampler(0), lambda event: None, threading.Event())
-    assert "configs failed" not in result.why
+    assert result.why == "all 4 trials are done"
+    done = [trial for trial in result.trials if trial.phase in (Phase.BASELINE, Phase.SEARCH)]
+    assert sum(trial.measurement is not None for trial in done) == 4
+
+
+def test_what_is_pinned_and_had_no_time_is_tried_once_there_is_some(tmp_path: Path) -> None:
+    """The same command with a larger budget ended at once: "what is pinned does not work here", for want of time."""
+    pinned, late = Config(precision="bf16"), [replace(LATE, seconds=45.0)]
+
+    def outcome(config: Config) -> Outcome:
+        return late.pop() if config and late else worlds.measured(200.0 if config else 100.0)
+
+    def once(budget_s: float) -> StudyResult:
+        runner = Clocked(outcome)
+        plan = worlds.plan(
+            tmp_path, accuracy=UNSCREENED, pinned=pinned, selection=("precision",), budget_s=budget_s, finals_rounds=5
+        )
+        return run_study(plan, runner, StructuredSampler(), lambda event: None, threading.Event(), clock=runner.clock)
+
+    assert "time for searching is used up" in once(60.0).why and not late
+    result = once(1000.0)
+    assert result.improved and result.winner is not None and result.winner.config == pinned
 
 
 def space_with_larger() -> ResolvedSpace:
