@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
@@ -162,18 +162,20 @@ class Repository:
             )  # fmt: skip
         return new.numbered(number)
 
-    def claim_trial(self, study_id: int, owner: str, without: Phase | None = None) -> Trial | None:
+    def claim_trial(
+        self, study_id: int, owner: str, without: Collection[Phase] = (), run: NewTrial | None = None
+    ) -> Trial | None:
         """The waiting trial with the lowest number, now running and owned; None when nothing waits.
 
-        ``without``: a phase whose trials go on waiting.
+        ``without``: phases whose trials go on waiting. ``run``: only such a run is claimed, None for any.
         """
         with self._reporting(), self._engine.begin() as connection:
             _hold(connection, study_id)
             waiting = (trial_table.c.study_id == study_id) & (trial_table.c.state == TrialState.WAITING.value)
-            if without is not None:
-                waiting &= trial_table.c.phase != without.value
-            first = sa.select(trial_table).where(waiting).order_by(trial_table.c.number).limit(1)
-            row = connection.execute(first).first()
+            if without:
+                waiting &= trial_table.c.phase.not_in([phase.value for phase in without])
+            rows = connection.execute(sa.select(trial_table).where(waiting).order_by(trial_table.c.number)).all()
+            row = next((row for row in rows if run is None or run.is_run_of(_record(row).trial)), None)
             if row is None:
                 return None
             connection.execute(

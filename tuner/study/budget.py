@@ -145,15 +145,25 @@ class StudyTime:
 
     def may_fit(self, finals_s: float, screens_s: float = 0.0, *, of: Sequence[Config] = ()) -> bool:
         """Whether finals ``of`` these that are foreseen to take so long, and screens before them, may come off in what
-        is left: as ``is_sure_to_fit`` once a round of finals has shown what one takes.
+        is left.
+        """
+        return self.fits(screens_s + self.hoped_s(finals_s, of=of))
+
+    def hoped_s(self, finals_s: float, *, of: Sequence[Config] = ()) -> float:
+        """The seconds in which finals ``of`` these may come off that are foreseen to take so long: fewer than these
+        until a round has shown what one takes.
         """
         was_run = any(trial.phase is Phase.FINALS for trial, _ in self.runs.whole_loops())
-        hoped = self.runs.take_turns(of) and not was_run and self.fits(screens_s + HOPE * finals_s)
-        return hoped or self.is_sure_to_fit(screens_s + finals_s, of=of)
+        is_rough = self.runs.take_turns(of) and not was_run
+        return min(self._sure_s(finals_s, of), HOPE * finals_s if is_rough else math.inf)
 
     def is_sure_to_fit(self, proof_s: float, *, of: Sequence[Config] = ()) -> bool:
-        """As ``may_fit``, if it takes as long as foreseen. By turns the last round may end with half its turns."""
-        return self.fits(proof_s - (self.runs.finals_window_s([]) if self.runs.take_turns(of) else 0.0))
+        """As ``may_fit``, if it takes as long as foreseen."""
+        return self.fits(self._sure_s(proof_s, of))
+
+    def _sure_s(self, proof_s: float, of: Sequence[Config]) -> float:
+        # By turns the last round may end with half its turns.
+        return proof_s - (self.runs.finals_window_s([]) if self.runs.take_turns(of) else 0.0)
 
     @property
     def runs(self) -> RunTimes:

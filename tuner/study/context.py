@@ -156,6 +156,19 @@ class StudyContext:
             self.execute(trial)
         return self.store.find(new) or self.run(new)
 
+    def run_screen(self, new: NewTrial, *, kept_s: float) -> Trial | None:
+        """The run of a screen, from the study's record where it was done before; None where it was ended since no more
+        than ``kept_s`` were left: then it waits for more time. Raises as ``execute``.
+        """
+        if self.stop.is_set():
+            raise Interrupted
+        found = self.store.find(new)
+        if found is not None:
+            return found
+        left_s = self.time.left_s
+        ends_by = math.inf if left_s is None else monotonic() + max(0.0, left_s - kept_s)
+        return next(iter(self._execute(self.store.begin(new), ends_by)), None)
+
     def execute(self, trial: Trial) -> Trial:
         """Runs a trial to its outcome, keeps that, and tells of it.
 
@@ -164,6 +177,10 @@ class StudyContext:
         baseline: there time for another run is enough. In the search, trials take turns with the script as written
         where they can.
         """
+        return self._execute(trial, self._ends_by(trial))[0]
+
+    def _execute(self, trial: Trial, ends_by: float) -> list[Trial]:
+        """The trial, run to its outcome by that moment; empty where it waits for more time, as ``_kept`` has it."""
 
         def time_to_repeat(seconds: float) -> bool:
             time = self.time
@@ -189,11 +206,11 @@ class StudyContext:
             [trial],
             lambda: [
                 self.executor.execute(
-                    trial, self.knowledge, window, time_for=time_to_repeat, race=race, ends_by=self._ends_by(trial),
+                    trial, self.knowledge, window, time_for=time_to_repeat, race=race, ends_by=ends_by,
                     rotation=configs, left_s=left_s,
                 )
             ],
-        )[0]
+        )
 
     def _configs_by_turns(self, trial: Trial) -> tuple[Config, ...]:
         """Those of a rotation; of one that was interrupted the same ones, but for what there is no more time for."""
@@ -232,7 +249,7 @@ class StudyContext:
 
     def _ends_by(self, trial: Trial) -> float:
         """The moment by which a trial has to be through: of the search and a rotation so that others have their time,
-        of what comes before them the end of the study's. What proves has limits of its own.
+        of what comes before them the end of the study's. What proves is given its own.
 
         Nobody knows what it takes to compile a config. It has as long as a usual trial in any case.
         """
@@ -297,7 +314,9 @@ class StudyContext:
         return _together(peaks, configs) <= SHARE_TOGETHER * (host_memory()[1] + self.executor.kept_bytes)
 
     def _kept(self, trials: Sequence[Trial], run: Callable[[], list[Outcome]]) -> list[Trial]:
-        """The trials with their outcomes, which are stored, and told of."""
+        """The trials with their outcomes, which are stored, and told of; empty where the time was up before what proves
+        was measured: that waits for more.
+        """
         for trial in trials:
             self.tell(TrialStarted(trial, len(self.searched), self.time.left_s))
         try:
@@ -308,7 +327,8 @@ class StudyContext:
             for trial in trials:
                 self.store.requeue(trial)
             raise
-        if trials[0].phase is Phase.FINALS and any(one.kind is OutcomeKind.UNFINISHED for one in outcomes):
+        is_late = any(outcome.kind is OutcomeKind.UNFINISHED for outcome in outcomes)
+        if is_late and trials[0].phase in (Phase.SCREEN, Phase.FINALS):
             for trial in trials:
                 self.store.requeue(trial)
             return []

@@ -92,7 +92,9 @@ def screen(study: StudyContext, candidate: Trial) -> Screened | None:
     for samples in lengths_of(study, candidate):
         if _lacks_time(study, candidate, SEEDS, samples):
             return replace(nothing, lacked_time=True) if nothing is not None else None
-        first = study.run_once(_runs(study, candidate, 1, samples)[0])
+        first = _run(study, candidate, _runs(study, candidate, 1, samples)[0])
+        if first is None:
+            return replace(nothing, lacked_time=True) if nothing is not None else None
         as_written = [_paired(study, 1, first, first)]
         nothing = untold(candidate.config, as_written, limits, samples)
         if nothing is None:
@@ -110,12 +112,13 @@ def _compared(study: StudyContext, candidate: Trial, samples: int) -> Screened |
     pairs: list[Pair] = []
     for count in (SEEDS, MOST_SEEDS):
         for seed in range(len(pairs) + 1, count + 1):
-            if _lacks_time(study, candidate, count, samples):
+            pair = None if _lacks_time(study, candidate, count, samples) else _pair(study, candidate, seed, samples)
+            if pair is None:
                 if len(pairs) < SEEDS:
                     return None
                 judged = _judged(study, candidate, pairs[:SEEDS], samples)
                 return replace(judged, lacked_time=judged.verdict is Noninferiority.INCONCLUSIVE)
-            pairs.append(_pair(study, candidate, seed, samples))
+            pairs.append(pair)
             if is_settled(candidate.config, pairs):
                 return _judged(study, candidate, pairs, samples)
         told = _judged(study, candidate, pairs, samples).verdict is not Noninferiority.INCONCLUSIVE
@@ -175,9 +178,22 @@ def recorded_pairs(study: StudyContext, candidate: Trial, samples: int) -> list[
     return pairs
 
 
-def _pair(study: StudyContext, candidate: Trial, seed: int, samples: int) -> Pair:
-    before, after = (study.run_once(run) for run in _runs(study, candidate, seed, samples))
-    return _paired(study, seed, before, after)
+def _pair(study: StudyContext, candidate: Trial, seed: int, samples: int) -> Pair | None:
+    """None where the time was up before both were through."""
+    runs = _runs(study, candidate, seed, samples)
+    before = _run(study, candidate, runs[0])
+    after = _run(study, candidate, runs[1]) if before is not None else None
+    return _paired(study, seed, before, after) if before is not None and after is not None else None
+
+
+def _run(study: StudyContext, candidate: Trial, run: NewTrial) -> Trial | None:
+    """A run of the candidate's screen. What takes so long that no finals could follow, its own or, as long as there
+    was more time than for these, others as long, is ended, and waits.
+    """
+    time, config = study.time, candidate.config
+    finals_s, own_s = time.finals_s(config, FEWEST_ROUNDS), time.runs.screen_s(run.config, run.samples or 0)
+    hoped_s = time.hoped_s(finals_s, of=[BASELINE, config])
+    return study.run_screen(run, kept_s=finals_s if time.fits(own_s + finals_s) else hoped_s)
 
 
 def _paired(study: StudyContext, seed: int, before: Trial, after: Trial) -> Pair:

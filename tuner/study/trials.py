@@ -68,15 +68,18 @@ class TrialStore:
         return spent_s
 
     def begin(self, new: NewTrial) -> Trial:
-        """A new trial, running; its number is its place in the study."""
-        return self._repository.start_trial(self._study_id, new, self._owner)
+        """A new trial, running, whose number is its place in the study; the same run where that was interrupted."""
+        waiting = self._repository.claim_trial(self._study_id, self._owner, run=new)
+        return waiting or self._repository.start_trial(self._study_id, new, self._owner)
 
     def claim(self, *, finals: bool = False) -> Trial | None:
         """A trial that was interrupted, running again; None where there is none. To be run before any new one.
 
-        ``finals``: whether it may be one of the finals, whose runs go in rounds.
+        ``finals``: whether it may be one of the finals, whose runs go in rounds. Those of screens wait until somebody
+        asks for them (``begin``): another candidate may be screened by then.
         """
-        return self._repository.claim_trial(self._study_id, self._owner, None if finals else Phase.FINALS)
+        without = {Phase.SCREEN} if finals else {Phase.SCREEN, Phase.FINALS}
+        return self._repository.claim_trial(self._study_id, self._owner, without)
 
     def finish(self, trial: Trial, outcome: Outcome) -> Trial:
         """Keeps the outcome, and returns the trial as it is stored.
