@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Sequence
 from tuner.analysis.accuracy import SEEDS, Screened
 from tuner.analysis.comparison import left_open
 from tuner.analysis.stats import Noninferiority
-from tuner.events import Screening
 from tuner.formatting import config_text, gain_text
 from tuner.model import BASELINE, Config, Trial
 from tuner.search.history import History
@@ -16,14 +15,15 @@ from tuner.search.twins import tells_no_more
 from tuner.study.budget import FEWEST_ROUNDS, keeping_batch
 from tuner.study.context import StudyContext
 from tuner.study.schedules import Contest, going_on, in_order, through
-from tuner.study.screens import lengths_of, missing_s, screen, screen_of
+from tuner.study.screens import keep_screen, lengths_of, missing_s, screen, screen_of
 
 CANDIDATES = 3
 """So many candidates for each place in the finals are screened, if those before them fail."""
 
 
 def screen_candidates(study: StudyContext) -> tuple[Trial, ...]:
-    """Screens the best trials, and sets ``study.screened`` and ``study.fit``. Returns the candidates, best first.
+    """Screens the best trials, and sets ``study.fit``; what screens show is in ``study.screened`` as soon as it is
+    known. Returns the candidates, best first.
 
     The screens go on until as many candidates are fit as the finals take; those that need none are fit without, and a
     near-twin of a better one that is fit is passed over. Then come those that single trials leave open, where there is
@@ -38,7 +38,7 @@ def screen_candidates(study: StudyContext) -> tuple[Trial, ...]:
     told = _told_by_better(study, continued, history, Leaner(history))
     if candidates and _gives_way_to(study, history, candidates[0], candidates[1:], told) is None:
         _say_which_is_first(study, history, candidates)
-    study.screened = tuple(_screens(study, history, candidates, told))
+    _run_screens(study, history, candidates, told)
     passed = [screened.config for screened in study.screened if screened.verdict is Noninferiority.PASS]
     may_meet = [one for one in candidates if not study.time.needs_screen(one.config) or one.config in passed]
     fit: list[Trial] = []
@@ -86,8 +86,7 @@ def _add_left_open(study: StudyContext, trials: Sequence[Trial], continued: tupl
             result = screen(study, trial)
             if result is None:
                 continue
-            study.screened = (*study.screened, result)
-            study.tell(Screening(trial, result))
+            keep_screen(study, trial, result)
             may_meet = may_meet and result.verdict is Noninferiority.PASS
         if may_meet:
             study.fit = (*study.fit, trial)
@@ -125,10 +124,10 @@ def _told_by_better(
     return told
 
 
-def _screens(
+def _run_screens(
     study: StudyContext, history: History, candidates: Sequence[Trial],
     told: Callable[[Trial, Sequence[Config]], bool],
-) -> list[Screened]:  # fmt: skip
+) -> None:  # fmt: skip
     screened: list[Screened] = []
     fit: list[Config] = []
     unscreened = False
@@ -161,8 +160,7 @@ def _screens(
         screened.append(result)
         if result.verdict is Noninferiority.PASS and instead is None:
             fit.append(trial.config)
-        study.tell(Screening(trial, result))
-    return screened
+        keep_screen(study, trial, result)
 
 
 def _note_way_given(study: StudyContext, candidate: Trial, instead: Trial) -> None:

@@ -17,7 +17,6 @@ from tuner.analysis.learning import time_to_loss
 from tuner.analysis.loss_checks import sample_efficiency
 from tuner.analysis.schedule import CONFIDENCE, Schedule, opening_share
 from tuner.analysis.stats import Noninferiority
-from tuner.events import Screening
 from tuner.knowledge import batch_factor
 from tuner.model import Config, Phase, Ratio, Trial, Verdict, Winner
 from tuner.result import LargerBatch
@@ -25,7 +24,7 @@ from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import StudyContext
 from tuner.study.finals import candidate_of, hold, looked_at
 from tuner.study.schedules import Contest, all_finals, going_on, schedule_of, was_judged
-from tuner.study.screens import recorded_pairs, screen, screen_of
+from tuner.study.screens import keep_screen, recorded_pairs, screen, screen_of
 
 MOST_SCREENED = 3
 """So many larger batches are screened, each chosen by what those before it showed."""
@@ -71,7 +70,6 @@ def _judged_now(study: StudyContext, winner: Winner | None) -> LargerBatch | Non
     if not promising:
         return _single(study, candidates[0], NO_SOONER)
     told = _screens(study, promising)
-    study.screened = (*study.screened, *told.values())
     fit = [trial for trial in promising if trial.number in told and _passes(study, trial, told[trial.number], bar)]
     fit.sort(key=lambda trial: -_expected(study, trial, told[trial.number]))
     if not fit:
@@ -182,7 +180,7 @@ def _screens(study: StudyContext, candidates: Sequence[Trial]) -> dict[int, Scre
         if result is None:
             break
         told[trial.number] = result
-        study.tell(Screening(trial, result))
+        keep_screen(study, trial, result)
         if not result.seeds:
             break  # the script as written tells nothing, whatever is held to it
         if result.efficiency is not None:

@@ -138,11 +138,9 @@ def _prove_kept(study: StudyContext) -> tuple[tuple[Trial, ...], Winner | None]:
 
     Where all that met the script as written failed there, the next ones have the time that is left.
     """
-    screened, failed = study.screened, failed_altogether(study, Contest.KEEPING)
+    failed = failed_altogether(study, Contest.KEEPING)
     while True:
         candidates = screen_candidates(study)
-        now = {each.config for each in study.screened}
-        screened = study.screened = (*(each for each in screened if each.config not in now), *study.screened)
         winner, before = run_finals(study), failed
         failed = failed_altogether(study, Contest.KEEPING)
         if winner is not None or failed in ((), before):

@@ -19,6 +19,7 @@ from tuner.analysis.learning import Descent, descent_of
 from tuner.analysis.loss_checks import sample_efficiency
 from tuner.analysis.schedule import CONFIDENCE, opening_share
 from tuner.analysis.stats import Noninferiority
+from tuner.events import Screening
 from tuner.model import BASELINE, Phase, Trial
 from tuner.storage.database import NewTrial
 from tuner.study.budget import FEWEST_ROUNDS, larger_step
@@ -79,6 +80,14 @@ def note_unseen(study: StudyContext, baseline: Trial) -> None:
     unseen = study.plan.accuracy.unseen(metrics_of(study, baseline)[1])
     if unseen:
         study.note(f"no screen can pass as long as this is so: {unseen}")
+
+
+def keep_screen(study: StudyContext, candidate: Trial, result: Screened) -> None:
+    """Takes what a candidate's screen showed into what the study found, and tells of it where it is news."""
+    if result not in study.screened:
+        study.tell(Screening(candidate, result))
+    others = [screened for screened in study.screened if screened.config != result.config]
+    study.screened = (*others, result)
 
 
 def screen(study: StudyContext, candidate: Trial) -> Screened | None:

@@ -74,10 +74,13 @@ def gan(config: Config, samples: float) -> tuple[LossSeries, ...]:
     return down(1.4, 0.5, "train.py:70"), down(0.7, 2.0, "train.py:80")
 
 
-def studied(folder: Path, losses: Losses, **changes: Any) -> tuple[StudyResult, Learner, list[Event]]:
+def studied(
+    folder: Path, losses: Losses, stop: threading.Event | None = None, **changes: Any
+) -> tuple[StudyResult, Learner, list[Event]]:
     runner, events = Learner(losses), list[Event]()
     plan = worlds.plan(folder, **{"trials": 8, "selection": ("workers", "precision"), **changes})
-    return run_study(plan, runner, StructuredSampler(), events.append, threading.Event()), runner, events
+    result = run_study(plan, runner, StructuredSampler(), events.append, stop or threading.Event())
+    return result, runner, events
 
 
 def test_where_no_screen_tells_what_needs_none_is_proven_and_the_rest_is_named(tmp_path: Path) -> None:
@@ -116,6 +119,24 @@ def test_a_candidate_that_never_learns_fails_in_the_longer_screen(tmp_path: Path
     result, _, _ = studied(tmp_path, frozen)
     assert {screened.verdict for screened in result.screened} == {Noninferiority.FAIL}
     assert result.winner is not None and "precision" not in result.winner.config
+
+
+def test_the_screens_that_were_through_are_told_of_a_study_that_is_stopped_in_the_next_one(tmp_path: Path) -> None:
+    """They were told while it ran, and neither the summary nor best.json knew of them."""
+    stop, screened = threading.Event(), list[Config]()
+
+    def frozen(config: Config, samples: float) -> tuple[LossSeries, ...]:
+        if config and config not in screened:
+            screened.append(config)
+        if len(screened) > 1:
+            stop.set()
+        return (down(2.303, 2.303),) if config else later(config, samples)
+
+    result, _, events = studied(tmp_path, frozen, stop)
+    assert result.interrupted and len(screened) == 2
+    [told] = of(events, Screening)
+    assert result.screened == (told.result,) and told.result.verdict is Noninferiority.FAIL
+    assert told.result.config == screened[0]
 
 
 def test_a_gan_exports_what_needs_no_screen(tmp_path: Path) -> None:
