@@ -60,6 +60,20 @@ def prove_larger(study: StudyContext, winner: Winner | None) -> LargerBatch | No
 
 
 def _judged_now(study: StudyContext, winner: Winner | None) -> LargerBatch | None:
+    """What is made of those that may win now. Where one fails in its finals, the next ones have the time left."""
+    judged: LargerBatch | None = None
+    before, failed = -1, len(_failed(study))
+    while failed != before:
+        judged = _judged_next(study, winner) or judged
+        before, failed = failed, len(_failed(study))
+    return judged
+
+
+def _failed(study: StudyContext) -> set[Config]:
+    return set(failed_in(study.trials, study.plan.objective))
+
+
+def _judged_next(study: StudyContext, winner: Winner | None) -> LargerBatch | None:
     candidates = _candidates(study)
     if not candidates:
         return None

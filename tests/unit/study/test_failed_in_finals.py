@@ -85,6 +85,32 @@ class OutOfMemoryInFinals(overhead.Runner):
         return worlds.infeasible("device-oom") if config and self.requests[-1].fresh else outcome
 
 
+class OneOutOfMemory(overhead.Runner):
+    """The larger batch that has its finals first runs out of memory there, and no other does."""
+
+    too_large: Config | None = None
+
+    def _outcome(self, config: Config) -> Outcome:
+        outcome = super()._outcome(config)
+        if config and self.requests[-1].fresh and self.too_large is None:
+            self.too_large = config
+        return worlds.infeasible("device-oom") if config and config == self.too_large else outcome
+
+
+def test_where_a_larger_batch_fails_in_its_finals_the_next_one_has_the_time_that_is_left(tmp_path: Path) -> None:
+    """The study ended there, "it has no figure in the finals", and the same command again proved the next one."""
+    runner, sampler = OneOutOfMemory(overhead.Overhead()), Chain(LargerBatchSampler(), StructuredSampler())
+    study = overhead.plan(tmp_path, selection=("batch_size",), trials=5)
+    result = run_study(study, runner, sampler, lambda event: None, threading.Event(), clock=runner.clock)
+    larger = result.larger
+    assert runner.too_large is not None and larger is not None and larger.proven
+    assert larger.config != runner.too_large
+    assert len({screened.config for screened in result.screened}) == len(result.screened)
+    before = len(runner.requests)
+    again = run_study(study, runner, sampler, lambda event: None, threading.Event(), clock=runner.clock)
+    assert len(runner.requests) == before and again.larger == larger
+
+
 def test_a_larger_batch_that_fails_in_its_finals_is_not_told_to_be_no_faster(tmp_path: Path) -> None:
     """It was four times as fast as the script as written: "none was faster than the script as written"."""
 
