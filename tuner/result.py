@@ -178,8 +178,8 @@ class StudyResult:
             run.outcome is not None and not run.outcome.complete and run.outcome.kind is not OutcomeKind.UNFINISHED
             for run in runs
         )
-        screens = (screened.verdict for screened in self.screened if screened.config == config)
-        return failed or any(verdict is not Noninferiority.PASS for verdict in screens)
+        screens = (each for each in self.screened if each.config == config and not each.lacked_time)
+        return failed or any(screened.verdict is not Noninferiority.PASS for screened in screens)
 
     @property
     def baseline(self) -> Measurement | None:

@@ -71,13 +71,25 @@ def _facts(stored: StoredStudy) -> dict[str, Any]:
 
 
 def _profile(path: Path, identity: Mapping[str, Any]) -> profiles.Profile | None:
-    """What the study's best.json says of its device; one that can't be read is no result."""
+    """What the study's best.json says of its device, with as many cores and ranks, the last where there are several;
+    one that can't be read is no result.
+    """
     try:
         stored = profiles.read(path.read_bytes(), str(path))
     except (OSError, ProfileError):
         return None
-    device = (identity.get("device.kind"), identity.get("device.name"))
-    return next((p for p in stored if (p.device.kind, p.device.name) == device), None)
+    own = [profile for profile in stored if _is_of(profile, identity)]
+    return own[-1] if own else None
+
+
+def _is_of(profile: profiles.Profile, identity: Mapping[str, Any]) -> bool:
+    """Whether the profile may be the study's. Those of earlier versions don't say their cores, nor do studies on an
+    accelerator.
+    """
+    there, ranks = (identity.get("device.kind"), identity.get("device.name")), identity.get("ranks", 1)
+    cores = identity.get("device.cores")
+    alike = None in (cores, profile.cores) or profile.cores == cores
+    return alike and (profile.device.kind, profile.device.name) == there and profile.ranks == ranks
 
 
 def _row(document: dict[str, Any]) -> list[str]:

@@ -79,6 +79,12 @@ def test_a_screen_that_does_not_pass_ends_it(verdict: Noninferiority) -> None:
     assert verdict_after(replace(WITHOUT_FINALS, screened=screened)) == "keep-baseline"
 
 
+def test_a_screen_that_had_no_time_for_more_does_not() -> None:
+    """It was left open for that alone: with more time it may pass as it did."""
+    late = Screened(CONFIG, Noninferiority.INCONCLUSIVE, (), 3, 12800, lacked_time=True)
+    assert verdict_after(replace(WITHOUT_FINALS, screened=(late,))) == "improved"
+
+
 @pytest.mark.parametrize(
     "limits",
     [

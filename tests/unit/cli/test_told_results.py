@@ -1,0 +1,71 @@
+"""Which profile of a best.json is told as a study's result."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import worlds
+from support.life_of_finals import UNSCREENED
+
+from tuner.cli import main
+from tuner.export import PROFILE
+from tuner.export.profile import merged, profile_of
+from tuner.result import StudyFacts, StudyResult
+from tuner.runner.replay import ReplayRunner
+from tuner.search.structured import StructuredSampler
+from tuner.study.run import run_study
+
+
+def studied(folder: Path, **changes: Any) -> StudyResult:
+    """A study that proves bf16, without its best.json."""
+    plan = worlds.plan(folder, trials=3, selection=("precision",), accuracy=UNSCREENED, **changes)
+    runner = ReplayRunner(lambda config: worlds.measured(200.0 if config == {"precision": "bf16"} else 100.0))
+    return run_study(plan, runner, StructuredSampler(), lambda event: None, threading.Event())
+
+
+def fewer_cores(study: StudyFacts) -> StudyFacts:
+    return replace(study, cores=2)
+
+
+def in_ranks(study: StudyFacts) -> StudyFacts:
+    return replace(study, ranks=2)
+
+
+@pytest.mark.parametrize("elsewhere", [fewer_cores, in_ranks])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_study_is_told_with_the_result_of_as_many_cores_and_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], elsewhere: Callable[[StudyFacts], StudyFacts], is_last: bool
+) -> None:
+    """A best.json holds those of other machines of the same name, too: the first one was taken for the study's."""
+    own = studied(tmp_path)
+    assert own.improved
+    # There nothing was proven.
+    other = replace(own, winner=None, study=elsewhere(own.study))
+    content: bytes | None = None
+    for result in (own, other) if is_last else (other, own):
+        content = merged(content, profile_of(result), "best.json")
+    assert content is not None and len(json.loads(content)["profiles"]) == 2
+    (tmp_path / PROFILE.file_name).write_bytes(content)
+    assert main(["studies", str(tmp_path), "--json"]) == 0
+    [document] = json.loads(capsys.readouterr().out)
+    assert (document["verdict"], document["config"]) == ("improved", {"precision": "bf16"})
+
+
+def test_of_two_devices_of_one_name_the_last_result_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A study may go on on another card of the same model, whose entry stands behind the first one's."""
+    first = studied(tmp_path, device=worlds.device("GPU-1"))
+    last = replace(first, winner=None, study=replace(first.study, device=worlds.device("GPU-2")))
+    content = merged(merged(None, profile_of(first), "best.json"), profile_of(last), "best.json")
+    assert len(json.loads(content)["profiles"]) == 2
+    (tmp_path / PROFILE.file_name).write_bytes(content)
+    assert main(["studies", str(tmp_path), "--json"]) == 0
+    [document] = json.loads(capsys.readouterr().out)
+    assert document["verdict"] == "keep-baseline"
