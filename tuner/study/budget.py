@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -120,6 +120,7 @@ class Budget:
 class StudyTime:
     """What is left of a study's time at ``now``, and the seconds that its runs will take by those that were run.
 
+    Time for a proof is kept for nothing that is ``gone``: that is a candidate no more.
     ``trials`` are the finished ones of every phase; ``space`` is None before the search space is known. ``by_turns``:
     whether trials take turns where they may be alive ``together``, and ``turn_s`` how long these are where no config
     has another loader.
@@ -133,6 +134,7 @@ class StudyTime:
     by_turns: bool = False
     turn_s: float | None = None
     together: Together = any_together
+    gone: Callable[[Config], bool] = lambda config: False
 
     @property
     def left_s(self) -> float | None:
@@ -256,7 +258,7 @@ class StudyTime:
         one half: the square of theirs is as large. Fastest first.
         """
         least = math.sqrt(max(1.0, gain))
-        gains = [(self._gain(trial) or 0.0, trial) for trial in keeping_batch(searched(self.trials), self.space)]
+        gains = [(self._gain(trial) or 0.0, trial) for trial in self._kept]
         worth = [(own, trial) for own, trial in gains if trial.config and own >= least]
         return [trial for _, trial in sorted(worth, key=lambda each: -each[0])]
 
@@ -293,11 +295,16 @@ class StudyTime:
         return is_scarce and math.log(expected) / self.runs.trial_s() < math.log(gain) / proof_s
 
     @cached_property
+    def _kept(self) -> list[Trial]:
+        """The trials of baseline and search that keep the effective batch and may be candidates."""
+        return [trial for trial in keeping_batch(searched(self.trials), self.space) if not self.gone(trial.config)]
+
+    @cached_property
     def _best(self) -> Trial | None:
         """The trial that would be proven first, of those that keep the effective batch; the baseline where none is
         faster.
         """
-        kept = keeping_batch(searched(self.trials), self.space)
+        kept = self._kept
         faster = [trial for trial in kept if (self._gain(trial) or 0.0) > 1.0]
         gains = {trial.number: self._gain(trial) or 0.0 for trial in faster}
         best = max(faster, key=lambda trial: (gains[trial.number], -trial.number), default=None)
@@ -348,29 +355,6 @@ class StudyTime:
         if longer_s > usual_s:
             over = self.budget.search_is_over(self.now, done, longer_s, reserved_s, late=late)
         return f"{over}, with {longer_s:.0f} s for a trial of {compiled_text(ahead)}" if over else ""
-
-
-class TimeForTrials:
-    """Whether the search has time for a trial of a config, asked often: what it compiles decides that."""
-
-    def __init__(self, time: StudyTime) -> None:
-        self._time = time
-        self._over = dict[Config, str]()
-
-    def __call__(self, config: Config) -> bool:
-        return not self.lacking(config)
-
-    def lacking(self, config: Config) -> str:
-        """Why the search would be over before such a trial, or ""."""
-        setting = Config(compiled_setting(config))
-        if setting not in self._over:
-            self._over[setting] = self._time.search_is_over(setting)
-        return self._over[setting]
-
-    @property
-    def lacked(self) -> str:
-        """The same of the first config that was asked for and has none; "" where all have."""
-        return next(filter(None, self._over.values()), "")
 
 
 def searched(trials: Sequence[Trial]) -> list[Trial]:

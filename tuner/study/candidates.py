@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from tuner.analysis.accuracy import SEEDS, Screened
 from tuner.analysis.comparison import left_open
 from tuner.analysis.stats import Noninferiority
-from tuner.formatting import config_text, gain_text
+from tuner.formatting import config_text, count_text, gain_text
 from tuner.model import BASELINE, Config, Trial
 from tuner.search.history import History
 from tuner.search.leaner import Leaner
@@ -39,6 +39,7 @@ def screen_candidates(study: StudyContext) -> tuple[Trial, ...]:
     if candidates and _gives_way_to(study, history, candidates[0], candidates[1:], told) is None:
         _say_which_is_first(study, history, candidates)
     _run_screens(study, history, candidates, told)
+    _note_passed_over(study, candidates)
     passed = [screened.config for screened in study.screened if screened.verdict is Noninferiority.PASS]
     may_meet = [one for one in candidates if not study.time.needs_screen(one.config) or one.config in passed]
     fit: list[Trial] = []
@@ -56,7 +57,7 @@ def screen_candidates(study: StudyContext) -> tuple[Trial, ...]:
 def _say_which_is_first(study: StudyContext, history: History, candidates: Sequence[Trial]) -> None:
     """Why another one than the fastest trial is proven first."""
     read, first = study.best, next(iter(candidates), None)
-    if read is None or first is None or first == read:
+    if read is None or first is None or first == read or study.rejects(read.config):
         return
     expected, instead = history.expected(first) or 0.0, history.expected(read) or 0.0
     if expected > instead:
@@ -76,7 +77,7 @@ def _add_left_open(study: StudyContext, trials: Sequence[Trial], continued: tupl
         if len(study.fit) >= study.plan.finalists:
             return
         known = [screened.config for screened in study.screened]
-        if trial.config in known:
+        if trial.config in known or study.rejects(trial.config):
             continue
         may_meet = trial.number in continued or _has_time_beside(study, trial)
         if study.time.needs_screen(trial.config):
@@ -128,6 +129,7 @@ def _run_screens(
     study: StudyContext, history: History, candidates: Sequence[Trial],
     told: Callable[[Trial, Sequence[Config]], bool],
 ) -> None:  # fmt: skip
+    known = {one.config for trial in candidates if (one := screen_of(study, trial)) is not None}
     screened: list[Screened] = []
     fit: list[Config] = []
     unscreened = False
@@ -146,7 +148,9 @@ def _run_screens(
         if not needs_screen:
             fit.append(trial.config)
             continue
-        if len(screened) >= CANDIDATES * study.plan.finalists or any(not result.seeds for result in screened):
+        is_full = sum(result.config not in known for result in screened) >= CANDIDATES * study.plan.finalists
+        passed_over = trial.config not in known and (is_full or study.rejects(trial.config))
+        if passed_over or any(not result.seeds for result in screened):
             continue
         others = [one for one in candidates if one.config in fit]
         if fit and not _leaves_time_for_finals(study, [*others, trial]):
@@ -161,6 +165,17 @@ def _run_screens(
         if result.verdict is Noninferiority.PASS and instead is None:
             fit.append(trial.config)
         keep_screen(study, trial, result)
+
+
+def _note_passed_over(study: StudyContext, candidates: Sequence[Trial]) -> None:
+    """Which candidates have no screen, since another one with all that they change beside speed was rejected; once."""
+    alike = [one.config for one in candidates if study.rejects(one.config) and screen_of(study, one) is None]
+    new = [config for config in alike if config not in study.passed_over and study.time.needs_screen(config)]
+    if new:
+        study.passed_over |= {*new}
+        others = f", nor {count_text(len(new) - 1, 'other')}" if len(new) > 1 else ""
+        first = config_text(new[0])
+        study.note(f"{first} isn't screened{others}: what it changes beside speed was rejected with other knobs")
 
 
 def _note_way_given(study: StudyContext, candidate: Trial, instead: Trial) -> None:
@@ -187,7 +202,7 @@ def _gives_way_to(
 
     if candidate.number in going_on(study, Contest.KEEPING) or is_sure_to_fit(candidate):
         return None
-    instead = [other for other in others if not told(other, [])]
+    instead = [other for other in others if not (told(other, []) or study.rejects(other.config))]
     if proof_s <= time.finals_s(candidate.config, FEWEST_ROUNDS) and not may_fit(candidate):
         return next(filter(may_fit, instead), None)
     gain = history.expected(candidate) or 1.0

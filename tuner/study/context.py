@@ -11,6 +11,7 @@ from time import monotonic
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import Bottleneck
 from tuner.analysis.cold_start import COLD, WARM
+from tuner.analysis.comparison import failed_in
 from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.race import Race
 from tuner.analysis.tiers import Tiers
@@ -20,7 +21,7 @@ from tuner.devices.host import host_memory
 from tuner.errors import InfrastructureError, StorageError, StudyMismatchError
 from tuner.events import Listener, Noted, TrialFinished, TrialStarted
 from tuner.knowledge import Knowledge
-from tuner.model import BASELINE, SIDELINES, Config, Outcome, OutcomeKind, Phase, Trial, baseline_of
+from tuner.model import BASELINE, SIDELINES, Config, Outcome, OutcomeKind, Phase, Trial, baseline_of, same_value
 from tuner.runner.request import Interrupted
 from tuner.search.rotation import compiled, loads, next_rotation
 from tuner.space.arguments import Placeholder
@@ -54,7 +55,8 @@ class StudyContext:
     ``resumed``: whether an earlier process has measured the baseline. The fields with defaults are filled in by the
     phases: what the baseline shows of the script, the search space, what holds the script up, how candidates learned,
     the candidates that are fit for the finals, best first, and the seconds that are kept for what comes after.
-    ``races``: whether a search trial may end early that is sure to stay behind the best one.
+    ``races``: whether a search trial may end early that is sure to stay behind the best one. ``rejected``: what screens
+    have rejected, as ``rejects`` takes it, and ``passed_over`` the candidates that were told to have none for that.
     """
 
     plan: StudyPlan
@@ -74,6 +76,8 @@ class StudyContext:
     screened: tuple[Screened, ...] = ()
     fit: tuple[Trial, ...] = field(default=())
     races: bool = True
+    rejected: tuple[Config, ...] = ()
+    passed_over: frozenset[Config] = frozenset()
     sources: Sources = field(init=False)
     set_aside_s: float = 0.0
     _noted_warm: bool = False
@@ -94,7 +98,7 @@ class StudyContext:
             budget = replace(budget, seconds=budget.seconds - self.set_aside_s)
         turn_s = turn_length_s(self.plan, self.knowledge)
         return StudyTime(
-            self.plan, budget, self.clock(), self.trials, self.space, by_turns, turn_s, self._may_be_alive
+            self.plan, budget, self.clock(), self.trials, self.space, by_turns, turn_s, self._may_be_alive, self.gone
         )  # fmt: skip
 
     @property
@@ -130,8 +134,19 @@ class StudyContext:
 
     def rival(self, config: Config) -> Trial | None:
         """The best trial so far of the contest that the config is in; of the other one where there is none yet."""
-        larger = self.space is not None and self.space.is_larger(config)
-        return (self.track.best_of(self.larger) if larger else None) or self.best
+        larger, gone = self.space is not None and self.space.is_larger(config), self.gone
+        kept = [trial for trial in keeping_batch(self.searched, self.space) if not gone(trial.config)]
+        return (self.track.best_of(self.larger) if larger else None) or self.track.best_of(kept)
+
+    def rejects(self, config: Config) -> bool:
+        """Whether the config turns all that a screen has ``rejected`` of one."""
+        return any(all(same_value(config.get(knob), own) for knob, own in part.items()) for part in self.rejected)
+
+    @property
+    def gone(self) -> Callable[[Config], bool]:
+        """Whether a config is a candidate no more: screens reject it, or a run of it failed in the finals."""
+        failed = frozenset(failed_in(self.trials, self.plan.objective))
+        return lambda config: config in failed or self.rejects(config)
 
     def note(self, text: str) -> None:
         """Tells people something."""

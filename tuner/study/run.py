@@ -117,9 +117,7 @@ def _run_phases(study: StudyContext, sampler: Sampler) -> StudyResult:
         resolve_space(study)
         probe_study(study)
         rotate(study)
-        why = search(study, sampler)
-        set_aside(study)
-        candidates, winner = _prove_kept(study)
+        why, candidates, winner = _search_and_prove(study, sampler)
         lacked = lack_of_time(study, candidates, winner)
         judged = True
         larger = prove_larger(study, winner)
@@ -131,6 +129,25 @@ def _run_phases(study: StudyContext, sampler: Sampler) -> StudyResult:
     result = result_of(study, winner=winner, larger=larger, lacked=lacked, why=why, interrupted=interrupted)
     study.tell(StudyFinished(winner, result.best, len(result.trials), result.seconds, why, interrupted))
     return result
+
+
+def _search_and_prove(study: StudyContext, sampler: Sampler) -> tuple[str, tuple[Trial, ...], Winner | None]:
+    """Why the search ended, the candidates that keep the effective batch, best first, and what the finals say of them.
+
+    Where all that was found is rejected, the search goes on without it in the time that is left.
+    """
+    why = search(study, sampler)
+    while True:
+        set_aside(study)
+        before = study.rejected
+        candidates, winner = _prove_kept(study)
+        if winner is not None or study.fit or study.rejected == before or study.time.search_is_over():
+            return why, candidates, winner
+        done, study.set_aside_s = len(study.searched), 0.0
+        study.note("all that was found is rejected: the search looks for what is faster without it")
+        why = search(study, sampler)
+        if len(study.searched) == done:
+            return why, candidates, winner
 
 
 def _prove_kept(study: StudyContext) -> tuple[tuple[Trial, ...], Winner | None]:

@@ -20,7 +20,7 @@ from tuner.analysis.loss_checks import sample_efficiency
 from tuner.analysis.schedule import CONFIDENCE, opening_share
 from tuner.analysis.stats import Noninferiority
 from tuner.events import Screening
-from tuner.model import BASELINE, Phase, Trial
+from tuner.model import BASELINE, Config, Phase, Trial
 from tuner.storage.database import NewTrial
 from tuner.study.budget import FEWEST_ROUNDS, larger_step
 from tuner.study.context import StudyContext
@@ -88,6 +88,28 @@ def keep_screen(study: StudyContext, candidate: Trial, result: Screened) -> None
         study.tell(Screening(candidate, result))
     others = [screened for screened in study.screened if screened.config != result.config]
     study.screened = (*others, result)
+    study.rejected = rejected_by(study)
+
+
+def rejected_by(study: StudyContext) -> tuple[Config, ...]:
+    """Of each config that a screen has rejected, now or by the record, the knobs that change more than speed: with any
+    others they would be rejected again. All of its knobs where a run failed, which may be the doing of each, and where
+    a screen of others has let these pass.
+
+    Larger batches are held to their speed, and tell nothing of others.
+    """
+    screened = {trial.config for trial in study.trials if trial.phase is Phase.SCREEN and trial.config}
+    found = (screen_of(study, trial) for trial in study.searched if trial.config in screened)
+    results = [result for result in found if result is not None and not result.by_time]
+    passed = [result.config.items() for result in results if result.verdict is Noninferiority.PASS]
+
+    def rejected(result: Screened) -> Config:
+        config, tiers = result.config, study.tiers
+        part = Config({knob: value for knob, value in config.items() if tiers.of_knob(knob, config) > 1})
+        is_told = part and result.checks and not any(part.items() <= other for other in passed)
+        return part if is_told else config
+
+    return tuple(dict.fromkeys(rejected(result) for result in results if result.verdict is Noninferiority.FAIL))
 
 
 def screen(study: StudyContext, candidate: Trial) -> Screened | None:

@@ -10,13 +10,15 @@ from tuner.analysis.gain import SUSPECT, WORTH_HAVING, moved, reference_of, scor
 from tuner.analysis.memory_forecast import MemoryLimits
 from tuner.devices.present import kind_of
 from tuner.formatting import shift_text
-from tuner.model import BASELINE, Phase, Trial
+from tuner.model import BASELINE, Config, Phase, Trial
 from tuner.search.history import History, Proposal, Sampler
 from tuner.space.resolve import ResolvedSpace
 from tuner.storage.database import NewTrial
-from tuner.study.budget import TimeForTrials, compiled_text, was_late
+from tuner.study.budget import StudyTime, compiled_text, was_late
 from tuner.study.context import StudyContext
 from tuner.study.plan import StudyPlan
+from tuner.study.run_times import compiled_setting
+from tuner.study.screens import rejected_by
 from tuner.study.search_space import widen_space
 
 MANY_FAILURES = 8
@@ -31,9 +33,10 @@ def search(study: StudyContext, sampler: Sampler) -> str:
 
     The baseline is measured again, as an anchor, every few trials, and before the first one of a resumed study.
     Trials that don't take turns are held against it. What there was no time for isn't tried again before the study is
-    resumed, with more of it; what there is none for gives way to what there is time for.
+    resumed, with more of it; what there is none for gives way to what there is time for. What screens have
+    rejected is neither tried nor built on.
     """
-    plan = study.plan
+    plan, study.rejected = study.plan, rejected_by(study)
     late_before = {trial.number for trial in study.trials if was_late(trial)}
     after_a_pause, missed = study.resumed, set[str]()
     told = next((trial for trial in study.trials if moved(trial, study.trials)), None)
@@ -66,6 +69,29 @@ def search(study: StudyContext, sampler: Sampler) -> str:
         study.run(NewTrial(Phase.SEARCH, ahead.proposal.config, _why(ahead.proposal, ahead.history, plan)))
 
 
+class TimeForTrials:
+    """Whether the search has time for a trial of a config, asked often: what it compiles decides that."""
+
+    def __init__(self, time: StudyTime) -> None:
+        self._time = time
+        self._over = dict[Config, str]()
+
+    def __call__(self, config: Config) -> bool:
+        return not self.lacking(config)
+
+    def lacking(self, config: Config) -> str:
+        """Why the search would be over before such a trial, or ""."""
+        setting = Config(compiled_setting(config))
+        if setting not in self._over:
+            self._over[setting] = self._time.search_is_over(setting)
+        return self._over[setting]
+
+    @property
+    def lacked(self) -> str:
+        """The same of the first config that was asked for and has none; "" where all have."""
+        return next(filter(None, self._over.values()), "")
+
+
 class _Next(NamedTuple):
     """What is tried next of what there is time for, None where nothing is left, by which history.
 
@@ -86,13 +112,18 @@ def _next(study: StudyContext, sampler: Sampler, space: ResolvedSpace, known: Se
     """
     plan, has_time_for = study.plan, TimeForTrials(study.time)
     limits = MemoryLimits(plan.limits.max_device_bytes, plan.limits.max_host_bytes)
-    history = History(space, plan.objective, known, limits, has_time_for)
+    known = [trial for trial in known if not study.rejects(trial.config)]
+
+    def may_be_tried(config: Config) -> bool:
+        return not study.rejects(config) and has_time_for(config)
+
+    history = History(space, plan.objective, known, limits, may_be_tried)
     proposal = sampler.propose(history)
-    if proposal is not None and not has_time_for(proposal.config):
+    if proposal is not None and not may_be_tried(proposal.config):
         proposal = None
     if not has_time_for.lacked:
         return _Next(proposal, history)
-    rather = sampler.propose(History(space, plan.objective, known, limits))
+    rather = sampler.propose(History(space, plan.objective, known, limits, lambda one: not study.rejects(one)))
     if rather is None or _nothing_is_expected(study, rather) or _proof_is_due(study, rather):
         return _Next(proposal or rather, history)
     lacking = has_time_for.lacking(rather.config)
@@ -191,10 +222,14 @@ def _proof_is_due(study: StudyContext, proposal: Proposal | None) -> str:
 
 
 def _since_gain(study: StudyContext) -> int:
-    """How many trials have been run since one was better than all before it by what is worth having, in its contest."""
+    """How many trials have been run since one was better than all before it by what is worth having, in its contest.
+    Those that are rejected are none, nor is what there was no time for.
+    """
     track, larger = study.track, study.larger
     best, since = {True: 0.0, False: 0.0}, 0
     for trial in study.searched:
+        if study.rejects(trial.config) or was_late(trial):
+            continue
         own, contest = track.gain(trial) or 0.0, trial in larger
         improved = own > best[contest] * WORTH_HAVING
         since = 0 if improved else since + 1

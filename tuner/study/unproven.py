@@ -6,14 +6,12 @@ import math
 from collections.abc import Sequence
 
 from tuner.analysis.accuracy import MOST_SEEDS, SEEDS, Screened
-from tuner.analysis.comparison import failed_in
 from tuner.analysis.stats import Noninferiority
 from tuner.formatting import config_text
 from tuner.model import Trial, Verdict, Winner
 from tuner.result import LackOfTime
 from tuner.search.history import History
 from tuner.study.budget import FEWEST_ROUNDS
-from tuner.study.candidates import CANDIDATES
 from tuner.study.context import StudyContext
 from tuner.study.schedules import Contest, going_on, lacked_time, through
 from tuner.study.screens import lengths_of, missing_s
@@ -58,14 +56,13 @@ def _begun_with(study: StudyContext, winner: Winner | None) -> Trial | None:
 
 def _is_rejected(study: StudyContext, trial: Trial) -> bool:
     """Whether its screen, or its finals, said more against it than that time was lacking. Whatever needs a screen gets
-    none once one is of no use, by the script as written alone, and once there were as many as there may be.
+    none once one is of no use, by the script as written alone, and none that is like what was rejected.
     """
-    if trial.config in failed_in(study.trials, study.plan.objective):
+    if study.gone(trial.config):
         return True
     screened, needs_screen = _screened(study, trial), study.time.needs_screen(trial.config)
     if screened is None:
-        no_use = any(not one.seeds and not one.lacked_time for one in study.screened)
-        return needs_screen and (no_use or len(study.screened) >= CANDIDATES * study.plan.finalists)
+        return needs_screen and any(not one.seeds and not one.lacked_time for one in study.screened)
     return screened.verdict is not Noninferiority.PASS and not screened.lacked_time
 
 

@@ -1,0 +1,96 @@
+"""What screens have rejected steers nothing: the search goes on without it, and what is like it isn't screened."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from support import worlds
+from support.clocked import Clocked
+from support.ran import of
+
+from tuner.analysis.accuracy import AccuracyLimits
+from tuner.analysis.stats import Noninferiority
+from tuner.events import Event, Noted
+from tuner.model import Config, Outcome, Phase, Verdict
+from tuner.result import StudyResult
+from tuner.runner.request import TrialRequest
+from tuner.search.structured import StructuredSampler
+from tuner.study.run import run_study
+
+COMPILED = Config(compile="default")
+GAINS = {"bf16": 2.0, "fp16": 0.9, "default": 1.3, "max": 1.1}
+
+
+class NeverLearns(Clocked):
+    """bf16 is twice as fast, whatever is beside it, and learns nothing; the compiler is a third faster."""
+
+    def __init__(self) -> None:
+        super().__init__(self._speed)
+
+    @staticmethod
+    def _speed(config: Config) -> Outcome:
+        rate = 100.0
+        for value in config.values():
+            rate *= GAINS[str(value)]
+        return worlds.measured(rate)
+
+    def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
+        """In a screen its loss stands still."""
+        outcome = super().run(request, stop)
+        if request.seed is None or request.config.get("precision") != "bf16" or outcome.measurement is None:
+            return outcome
+        flat = worlds.series([2.0] * 60)
+        return replace(outcome, measurement=replace(outcome.measurement, losses=(flat,)))
+
+
+def studied(folder: Path, **changes: Any) -> tuple[StudyResult, list[Event]]:
+    runner, events = NeverLearns(), list[Event]()
+    given = {"selection": ("precision", "compile"), "accuracy": AccuracyLimits(samples=600), "trials": 30, **changes}
+    plan = worlds.plan(folder, **given)
+    result = run_study(plan, runner, StructuredSampler(), events.append, threading.Event(), clock=runner.clock)
+    return result, events
+
+
+def searched(result: StudyResult) -> list[Config]:
+    return [trial.config for trial in result.trials if trial.phase is Phase.SEARCH]
+
+
+def test_the_search_goes_on_without_what_was_rejected(tmp_path: Path) -> None:
+    """The compiler alone was never tried, since bf16 was faster: the study ended with half of its time unused."""
+    result, _ = studied(tmp_path, budget_s=2000.0)
+    assert result.winner is not None and (result.winner.verdict, result.winner.config) == (Verdict.IMPROVED, COMPILED)
+    assert searched(result).index(COMPILED) > 1
+    again, _ = studied(tmp_path, budget_s=2000.0)
+    assert (again.winner, again.trials) == (result.winner, result.trials)
+
+
+def test_what_is_like_it_is_not_screened(tmp_path: Path) -> None:
+    """Each config with bf16 had a screen of its own, six runs each, with the same end."""
+    result, events = studied(tmp_path)
+    faster = [config for config in searched(result) if config.get("precision") == "bf16"]
+    assert len(faster) > 1
+    [screened] = result.screened
+    assert screened.verdict is Noninferiority.FAIL and screened.config in faster
+    [note] = [note.text for note in of(events, Noted) if "isn't screened" in note.text]
+    assert note.endswith("what it changes beside speed was rejected with other knobs") and "precision=bf16" in note
+
+
+def test_a_study_that_goes_on_builds_nothing_on_it(tmp_path: Path) -> None:
+    """With more trials the search went on from bf16, and tried no config without it."""
+    first, _ = studied(tmp_path, trials=4)
+    assert first.winner is None and {screened.verdict for screened in first.screened} == {Noninferiority.FAIL}
+    again, _ = studied(tmp_path, trials=12)
+    tried = searched(again)[len(searched(first)) :]
+    assert tried and all(config.get("precision") != "bf16" for config in tried)
+    assert again.winner is not None and (again.winner.verdict, again.winner.config) == (Verdict.IMPROVED, COMPILED)
+
+
+def test_other_bounds_may_let_it_pass(tmp_path: Path) -> None:
+    """What was rejected follows from the record and the limits of now."""
+    first, _ = studied(tmp_path, trials=4)
+    again, _ = studied(tmp_path, trials=4, accuracy=AccuracyLimits(max_loss_increase=None))
+    assert first.winner is None and again.winner is not None and again.winner.verdict is Verdict.IMPROVED
+    assert again.winner.config.get("precision") == "bf16"
