@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -98,16 +99,17 @@ def test_a_config_that_cannot_show_a_gain_beside_the_wait_comes_last() -> None:
     assert not any("precision" in config and "workers" not in config for config in order[:3])
 
 
-def test_loaders_come_behind_what_computes_while_the_best_loop_hardly_waits() -> None:
+@pytest.mark.parametrize("seed", range(5))
+def test_loaders_come_behind_what_computes_while_the_best_loop_hardly_waits(seed: int) -> None:
     """Two workers on top of what computes for 98% of its time were tried, and lost, before what computes."""
     space = worlds.resolved("workers", "precision", "layout")
     outcomes = {BASELINE: worlds.measured(100.0, 0.02), Config(layout=True): worlds.measured(101.0, 0.02)}
     for value in ("bf16", "fp16"):
-        config = proposed(history_of(outcomes, space)).config
-        assert config in (Config(precision="bf16", layout=True), Config(precision="fp16", layout=True)), value
+        config = proposed(history_of(outcomes, space), seed).config
+        assert "workers" not in config and config not in outcomes, value
         outcomes[config] = worlds.measured(90.0, 0.02)
     waits = history_of({**outcomes, BF16: worlds.measured(150.0, 0.4)}, space)
-    assert "workers" in proposed(waits).config, "what computes faster showed the loader"
+    assert "workers" in proposed(waits, seed).config, "what computes faster showed the loader"
 
 
 def test_a_loader_saves_the_wait_of_the_config_beside_it_at_most() -> None:
@@ -260,6 +262,38 @@ def test_what_values_that_failed_may_gain_keeps_no_search_going_and_is_told() ->
     assert not FASTEST.items() <= proposal.config.items()
     assert proposal.expected is not None and proposal.expected < WORTH_HAVING, proposal
     assert proposal.failing is not None and proposal.failing > WORTH_HAVING, proposal
+
+
+def test_what_hardly_works_comes_behind_all_that_is_likely_to() -> None:
+    """Nothing that works gains, and each of two values would, had it not failed in every company so far."""
+    space = worlds.resolved("precision", "layout", "workers", "prefetch")
+    outcomes = {BASELINE: worlds.measured(100.0), Config(workers=8): worlds.measured(70.0), W4: worlds.measured(80.0)}
+    outcomes |= {Config({"workers": 4, **one}): worlds.infeasible("nan") for one in ({"layout": True}, BF16)}
+    outcomes |= {Config({"workers": 8, **one}): worlds.infeasible("nan") for one in ({"layout": True}, BF16)}
+    for _ in range(4):
+        history = history_of(outcomes, space)
+        likely = Feasibility(history).of(rows([{"layout": True}, BF16, {"precision": "fp16"}], space))
+        assert likely[0] < UNLIKELY and likely[1] < UNLIKELY < likely[2]
+        config = proposed(history).config
+        assert not {("layout", True), ("precision", "bf16")} & set(config.items()), config
+        outcomes[config] = worlds.measured(60.0)
+
+
+def test_what_is_expected_on_top_of_a_trial_is_told_by_what_is_expected_of_that_one() -> None:
+    """Two values together gain five times what both do elsewhere, and the model expects less of them than was read."""
+    space = worlds.resolved("precision", "layout", "workers")
+    both = Config(precision="bf16", layout=True)
+    rates = {BASELINE: 100.0, BF16: 101.0, Config(layout=True): 101.0, both: 500.0, Config(workers=2): 101.0, W4: 102.0}
+    rates |= {Config({"workers": 4, **one}): 102.0 for one in ({"layout": True}, BF16)}
+    history = history_of({config: worlds.measured(rate) for config, rate in rates.items()}, space)
+    best = history.promising
+    assert best is not None and best.config == both and history.model is not None
+    own, (mean,) = history.expected(best), history.model.predict(rows([both], space))[0]
+    assert own is not None and own > 1.04 * math.exp(mean), "a part of it is its own"
+    proposal = proposed(history)
+    low, high = (float(each) for each in re.findall(r"([0-9.]+)x", proposal.why))
+    (told,) = history.model.predict(rows([proposal.config], space))[0]
+    assert math.sqrt(low * high) == pytest.approx(math.exp(told) / own, abs=0.02), proposal.why
 
 
 def test_a_small_space_is_looked_at_as_a_whole_and_a_large_one_around_its_best() -> None:
