@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,8 +23,8 @@ from tuner.search.gain_model import GainModel, expected_excess
 from tuner.search.history import History, Proposal
 from tuner.search.leaner import Leaner
 from tuner.search.seconds import TrialSeconds
-from tuner.search.tried import Floats, Indices
-from tuner.search.waiting import costly_wait, saved_share, sees_wait
+from tuner.search.tried import Bools, Floats, Indices
+from tuner.search.waiting import costly_wait, data_costs_time, saved_share, sees_wait
 
 SHORTLIST = 48
 """So many of the candidates that promise most are looked at closely."""
@@ -65,7 +65,7 @@ class _Search:
         self._chance = chance
         self._draws = draws
         self._model = model
-        self._best = float(self._model.predict(history.tried.indices)[0].max())
+        self._best = float(self._model.of_tried().max())
         self._likely = Feasibility(history)
         self._seconds = TrialSeconds(history)
         self._names = [axis.knob.name for axis in history.space.axes]
@@ -80,9 +80,10 @@ class _Search:
         indices = candidates(self._history, self._chance)
         mean, deviation = self._model.predict(indices)
         most, likely = self._most(indices), self._likely.of(indices)
-        promise = np.minimum(mean + DARING * deviation, most)
+        order = np.argsort(-np.minimum(mean + DARING * deviation, most), kind="stable")
         fails, shows_nothing = likely < UNLIKELY, most <= self._best
-        found = self._first_of(indices[np.lexsort((-promise, shows_nothing, fails))])
+        kinds = (~shows_nothing & ~self._is_behind(indices), ~shows_nothing, shows_nothing)
+        found = self._first_of([indices[order[(~fails & kind)[order]]] for kind in kinds])
         if _is_worth_it(found):
             return found
         doubtful = np.flatnonzero(fails & ~shows_nothing)
@@ -92,6 +93,7 @@ class _Search:
         hoped_for, failing = self._in_doubt(indices[doubtful[worth]], expected[worth])
         if hoped_for is not None:
             return hoped_for
+        found = found or self._first_of([indices[order[fails[order]]]])
         return replace(found, failing=failing) if found is not None else None
 
     def _in_doubt(self, indices: Indices, expected: Floats) -> tuple[Proposal | None, float | None]:
@@ -99,7 +101,7 @@ class _Search:
         proposal, of what nothing but forecasts of memory doubt; or else the gain expected of those that values doubt.
         """
         by_memory = self._likely.but_for_memory(indices) >= UNLIKELY
-        hoped_for = self._first_of(indices[by_memory])
+        hoped_for = self._first_of([indices[by_memory]])
         if _is_worth_it(hoped_for):
             return hoped_for, None
         configs = map(self._config_of, indices[~by_memory][:SHORTLIST].tolist())
@@ -107,17 +109,33 @@ class _Search:
         failing = next(itertools.compress(expected[~by_memory].tolist(), left), None)
         return None, math.exp(failing) if failing is not None else None
 
-    def _first_of(self, indices: Indices) -> Proposal | None:
-        """What is picked of the first shortlist that holds a config which isn't ruled out; near-twins come last."""
-        untried = self._untried(indices)
+    def _first_of(self, kinds: Iterable[Indices]) -> Proposal | None:
+        """What is picked of the first kind of rows that holds a config worth a trial, else of the first that holds any
+        which isn't ruled out; near-twins of the best trial come last.
+
+        What comes later never stands in a shortlist beside what comes first, nor does it outweigh that.
+        """
+        found: Proposal | None = None
         twins: dict[Config, list[int]] = {}
+        for kind in kinds:
+            picked = self._picked(kind, twins)
+            if _is_worth_it(picked):
+                return picked
+            found = found or picked
+        return found or (self._pick(twins) if twins else None)
+
+    def _picked(self, indices: Indices, twins: dict[Config, list[int]]) -> Proposal | None:
+        """What is picked of the first shortlist that holds a config which isn't ruled out. Near-twins of the best trial
+        are left out, and added to ``twins``.
+        """
+        untried = self._untried(indices)
         while shortlist := dict(itertools.islice(untried, SHORTLIST)):
             other = {config: row for config, row in shortlist.items() if not self._is_twin(config)}
             twins |= {config: row for config, row in shortlist.items() if config not in other}
             found = self._pick(other) if other else None
             if found is not None:
                 return found
-        return self._pick(twins) if twins else None
+        return None
 
     def without_idle_knobs(self) -> Proposal | None:
         """The best config without knobs that bring it nothing, where it has any and that has no trial."""
@@ -138,13 +156,25 @@ class _Search:
         excess = np.minimum(drawn, room).mean(axis=0)
         mean, deviation = self._model.predict(rows)
         expected = np.minimum(expected_excess(mean, deviation, self._best), room) * likely
-        worth = (excess if excess.max() > 0.0 else expected) * likely / self._seconds.of(rows)
+        seconds = self._seconds.of(rows)
         open_to_it = self._first_allowed(configs, np.argsort(-expected, kind="stable"))
-        place = self._first_allowed(configs, np.argsort(-worth, kind="stable"))
+        # Of those that no draw sees gain, what is expected of them decides.
+        place = self._first_allowed(configs, np.lexsort((-expected / seconds, -excess * likely / seconds)))
         if place is None or open_to_it is None:
             return None
-        why = _reason(self._history, configs[place], float(mean[place]) - self._best, float(deviation[place]))
+        why = _reason(self._history, configs[place], *self._against_best(rows[place]))
         return Proposal(configs[place], why, math.exp(float(expected[open_to_it])))
+
+    def _against_best(self, row: Indices) -> tuple[float, float]:
+        """What is expected of a config against what is expected of the best trial's, as a logarithm, and how far that
+        may be off (standard deviation).
+        """
+        best = self._history.promising
+        assert best is not None
+        own, place = math.log(self._history.expected(best) or 1.0), self._history.indices_of(best)
+        mean, deviation = self._model.predict(row[None, :])
+        apart = float(deviation[0]) if place is None else self._model.difference(np.array([row, place]))[1]
+        return float(mean[0]) - own, apart
 
     def _most(self, indices: Indices) -> Floats:
         """The logarithm of the most that each could gain; waits bound rates only."""
@@ -158,6 +188,18 @@ class _Search:
             return by_trials
         wait = max(costly_wait(best, history.bottleneck), saved_share(best, history.bottleneck, history.own))
         return np.minimum(by_trials, self._beyond_the_loader(indices, np.array(row), wait))
+
+    def _is_behind(self, indices: Indices) -> Bools:
+        """Whether a config turns the loader although the best trial's loop hardly waits: what it saves is no more than
+        the error of a reading, and the same without it is as fast and safer.
+        """
+        history, best = self._history, self._history.promising
+        row = history.indices_of(best) if best is not None else None
+        if best is None or row is None or not history.objective.is_rate or history.turned_loader(best):
+            return np.zeros(len(indices), dtype=bool)
+        if data_costs_time(best, history.bottleneck, history.own):
+            return np.zeros(len(indices), dtype=bool)
+        return LoaderRows(history.space.axes, np.array(row), on_host=history.on_host).turned_up(indices)
 
     def _beyond_the_loader(self, indices: Indices, best: Indices, wait: float) -> Floats:
         """What turns the loader gains no more than the same without it is likely to, and all of that one's wait, by the

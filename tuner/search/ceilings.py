@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tuner.search.tried import Floats, Indices, Tried
+from tuner.search.tried import Bools, Floats, Indices, Tried
 from tuner.space.resolve import Axis
 
 LEEWAY = 0.02
@@ -62,7 +62,7 @@ class LoaderRows:
         """Each of them with the loader of ``best``, but for what gains beyond the wait."""
         return np.where(self._loader, self._best, configs)
 
-    def turned_up(self, configs: Indices) -> npt.NDArray[np.bool_]:
+    def turned_up(self, configs: Indices) -> Bools:
         """Whether it has another loader than ``best``, and none that leaves more of the cores to computing."""
         fewer = np.any((configs < self._best) & self._on_cores, axis=1)
         return np.asarray(np.any((configs != self._best) & self._loader, axis=1) & ~fewer)

@@ -42,9 +42,10 @@ _DIGITS = 9
 class Proposal:
     """A config to try, in its canonical form. ``why`` says in a line what it is tried for, for people.
 
-    ``expected``: the gain over the best config so far that its trial is expected to bring (1.02 for 2%; never below 1),
-    None from a sampler that forecasts none. ``failing``: the same, by how likely they fail, of configs whose values
-    failed in others' company, which keep no search going; None where that isn't worth having.
+    ``expected``: the largest gain over the best config so far that is expected of it or of those that were looked at
+    beside it (1.02 for 2%; never below 1), None from a sampler that forecasts none. ``failing``: the same, by how
+    likely they fail, of configs whose values failed in others' company, which keep no search going; None where that
+    isn't worth having.
     """
 
     config: Config

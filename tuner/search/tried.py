@@ -21,6 +21,7 @@ UNKNOWN_NOISE = 0.05
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
