@@ -15,12 +15,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tuner.analysis.memory_forecast import NOISE
 from tuner.model import Measurement, Trial
 from tuner.search.tried import Floats, Indices
 from tuner.space.resolve import Axis
 
-NOISE = 0.03
-"""The standard deviation of a peak, as a share of it, from one run of a config to another."""
 CONSTANT, HEAVY, OTHER = 10.0, 0.2, 0.05
 """The standard deviations, before any is known, of the constant, of what the largest value of a knob adds of which more
 takes more, and any value of another knob; as shares of what the first trial took."""

@@ -66,6 +66,17 @@ def test_limits_are_of_device_and_host() -> None:
     assert not Forecast(None, 20).exceeds(MemoryLimits(1, 20)) and Forecast(None, 20).exceeds(MemoryLimits(1, 19))
 
 
+def test_a_large_batch_is_not_ruled_out_by_what_small_ones_differ_by_from_run_to_run() -> None:
+    """1,000 MiB with 64, and 1,030 with 128, which may be no difference: the line says 1,210 with 512, of 1,100."""
+    space, limits = worlds.resolved(), MemoryLimits(device_bytes=1100 * MIB)
+    close = [trial(0, {}, 1000), trial(1, {"batch_size": 128}, 1030)]
+    assert not History(space, worlds.OBJECTIVE, close, limits).is_ruled_out({"batch_size": 512})
+    known = [*close, trial(2, {"batch_size": 256}, 1090)]
+    assert not History(space, worlds.OBJECTIVE, known, limits).is_ruled_out({"batch_size": 512})
+    grows = [trial(0, {}, 600), trial(1, {"batch_size": 128}, 1000)]
+    assert History(space, worlds.OBJECTIVE, grows, limits).is_ruled_out({"batch_size": 256})
+
+
 def test_a_batch_that_would_break_the_limit_is_not_run() -> None:
     """164, 228, 356 MiB are allowed; 612 isn't, and nobody has to try it."""
     space = worlds.resolved("batch_size")
