@@ -69,6 +69,17 @@ def sixty(make: Callable[[], Sampler]) -> list[Trial]:
     return played(make(), 60)
 
 
+def test_a_trial_whose_value_is_offered_no_more_stops_no_search(make: Callable[[], Sampler]) -> None:
+    """Three workers were tried, where a machine of three cores offered them; here they are on no axis."""
+    world = worlds.World()
+    known = [
+        Trial(number, Phase.SEARCH if config else Phase.BASELINE, config, "", world.outcome(config))
+        for number, config in enumerate([BASELINE, Config(workers=3), Config(workers=4), Config(precision="bf16")])
+    ]
+    trials = played(make(), 8, known=known)
+    assert len(trials) == 9 and len({trial.config for trial in trials}) == 9
+
+
 def test_nothing_is_proposed_twice(sixty: list[Trial]) -> None:
     keys = [trial.config for trial in sixty]
     assert len(keys) > 8

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import optuna
@@ -42,7 +42,9 @@ class TpeSampler:
         seed = _seed(self._seed, len(history.trials))
         study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed), direction="maximize")
         distributions = {axis.knob.name: _distribution(axis) for axis in history.axes}
-        study.add_trials([_optuna_trial(trial, history, distributions) for trial in history.trials])
+        placed = [(trial, history.indices_of(trial)) for trial in history.trials]
+        known = [(trial, indices) for trial, indices in placed if indices is not None]  # others lie off the axes
+        study.add_trials([_optuna_trial(trial, indices, history, distributions) for trial, indices in known])
         for _ in range(ASKS):
             asked = study.ask(distributions)
             config = _config_of(asked.params, history)
@@ -52,9 +54,11 @@ class TpeSampler:
         return neighbour(history, random.Random(seed))
 
 
-def _optuna_trial(trial: Trial, history: History, distributions: Mapping[str, BaseDistribution]) -> FrozenTrial:
+def _optuna_trial(
+    trial: Trial, places: Sequence[int], history: History, distributions: Mapping[str, BaseDistribution]
+) -> FrozenTrial:  # fmt: skip
     gain = history.gain(trial)
-    indices = history.space.indices_of(trial.config)
+    indices = dict(zip((axis.knob.name for axis in history.space.axes), places, strict=True))
     return optuna.trial.create_trial(
         state=TrialState.COMPLETE if gain is not None else TrialState.PRUNED,
         value=gain,
