@@ -41,7 +41,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
         "shape patches preloaded call_sites births reflink stale_reads option_names watch words temporary"
-        " thread_names unison stretches",
+        " thread_names unison stretches identities",
         "counts learned turn_records step_records participants data_state",
         "records",
         "wire evidence",

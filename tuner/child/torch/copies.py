@@ -15,6 +15,7 @@ from types import FunctionType
 
 from ..call_sites import is_library
 from ..data_state import ITERATIONS_READ, State, StateWatch, state_of, values
+from ..identities import ByIdentity
 from .counting import counted_up
 from .open_files import OPEN, opened
 from .reached import Named, class_attributes, functions, named, seeds, uses
@@ -128,7 +129,7 @@ class CopyWatch:
         self._iterations = 0
         self.growing = ""
         """As ``StateWatch.growing``, of the loaders that are watched."""
-        self._copied: weakref.WeakKeyDictionary[DataLoader, State] = weakref.WeakKeyDictionary()
+        self._copied: ByIdentity[State] = ByIdentity()
 
     def changed(self, iterator: LoaderIterator, loader: DataLoader) -> dict[str, str]:
         """As ``refusals``, by what is seen after a batch that the training process made itself."""

@@ -13,6 +13,7 @@ from types import ModuleType
 from ..call_sites import inside_library, user_stack
 from ..counts import EpochUse
 from ..evidence import SetBy
+from ..identities import ByIdentity
 from ..patches import patch
 from ..records import ProbeSide, Unstepped, Value
 from ..session import Session
@@ -53,7 +54,7 @@ class LoaderWatch:
         self._on_batch = on_batch
         self._copies = CopyWatch()
         self._lasting = LastingWorkers(torch, self._lasts, self._copies)
-        self._of_object: weakref.WeakKeyDictionary[DataLoader | LoaderIterator, Loader] = weakref.WeakKeyDictionary()
+        self._of_object: ByIdentity[Loader] = ByIdentity()
         self._queues: weakref.WeakKeyDictionary[LoaderIterator, list[int]] = weakref.WeakKeyDictionary()
         self._loader_of: weakref.WeakKeyDictionary[LoaderIterator, Referred] = weakref.WeakKeyDictionary()
         self._waits = FetchWaits(session, torch)
@@ -191,10 +192,7 @@ class LoaderWatch:
 
     def entry_of(self, loader: object) -> Loader | None:
         """What is known of a loader that was made here; None of anything else."""
-        try:
-            return self._of_object.get(loader)  # type: ignore[call-overload, no-any-return]  # whatever it is
-        except TypeError:
-            return None  # nothing can refer to it weakly
+        return self._of_object.get(loader)
 
     def _is_training(self, entry: Loader, given: Arguments) -> bool:
         if self.sources.known:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple
 
+from ..identities import ByIdentity
 from ..records import Value
 from ..sources import DataSource
 from .batches import Asked
@@ -24,6 +25,7 @@ class Loader(DataSource):
     were. ``live``: knob → what the newest iterator works with. ``made``: how many loaders were. ``dataset_len``:
     samples of a map-style dataset. ``asked``: counts those of an iterable one.
     ``newest``: a weak reference to the newest iterator. ``anew``: iterations that began with a loader of their own.
+    ``made_first``: how many loaders were made before the first of them.
     ``refused_beside``: as ``refused``, beside threads of JAX's.
     ``has_context``: whether the script says how its workers start. ``starts_anew``: whether the config has added some,
     which are started anew.
@@ -42,18 +44,23 @@ class Loader(DataSource):
     asked: Asked = field(default_factory=Asked)
     newest: Callable[[], LoaderIterator | None] = lambda: None
     anew: int = 0
-    _begun: weakref.WeakSet[DataLoader] = field(default_factory=weakref.WeakSet)
+    made_first: int = 0
+    _begun: ByIdentity[bool] = field(default_factory=ByIdentity)
 
     def begins_with(self, loader: DataLoader, iterator: LoaderIterator) -> None:
         """This loader begins an iteration."""
         self.newest = weakref.ref(iterator)
+        self.made_first = self.made_first or self.made
         self.anew += loader not in self._begun
-        self._begun.add(loader)
+        self._begun[loader] = True
 
     @property
     def is_made_for_each(self) -> bool:
-        """Whether each of several iterations had a loader of its own: no worker lasts from one to the next."""
-        return 0 < self.later_starts < self.anew
+        """Whether each of several iterations had a loader of its own: no worker lasts from one to the next.
+
+        Of those that were made together, before any was iterated, each may be iterated again.
+        """
+        return 0 < self.later_starts < self.anew and self.made > self.made_first
 
     @property
     def takes_single_items(self) -> bool:

@@ -13,13 +13,13 @@ from types import ModuleType
 from typing import Any
 
 from ..call_sites import user_stack
+from ..identities import ByIdentity
 from ..patches import patch
 from ..session import Session
 from ..sources import TrainingSources
 from .loader_places import LOADER_KNOBS, Loader, as_written
 from .types import Arguments, DataLoader, LoaderIterator
 
-Known = weakref.WeakKeyDictionary[DataLoader | LoaderIterator, Loader]
 FOREIGN = "{}, which is no DataLoader, makes the batches"
 
 
@@ -27,7 +27,8 @@ class MadeIterators:
     """``sources``: what feeds the training. ``of_object``: loader or iterator → what is known of it."""
 
     def __init__(
-        self, session: Session, torch: ModuleType, sources: TrainingSources[Loader], of_object: Known
+        self, session: Session, torch: ModuleType, sources: TrainingSources[Loader],
+        of_object: ByIdentity[Loader],
     ) -> None:
         self._session = session
         self._torch = torch
@@ -35,9 +36,7 @@ class MadeIterators:
         self._of_object = of_object
         self._base: type = object
         self._foreign: dict[str, Callable[[], object]] = {}  # the source's key → its newest loader
-        self._newest: weakref.WeakKeyDictionary[DataLoader, Callable[[], LoaderIterator | None]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._newest: ByIdentity[Callable[[], LoaderIterator | None]] = ByIdentity()
         self._loader_of: weakref.WeakKeyDictionary[LoaderIterator, Callable[[], DataLoader | None]] = (
             weakref.WeakKeyDictionary()
         )
@@ -51,7 +50,8 @@ class MadeIterators:
         """What gives the batches of an iterator that the loader has just made: itself, or PyTorch's inside of it."""
         if isinstance(iterator, self._base):
             return iterator
-        return self._newest.get(loader, lambda: None)() or iterator
+        newest = self._newest.get(loader)
+        return (newest() if newest is not None else None) or iterator
 
     def past_iter(
         self, iterator: LoaderIterator, begins: Callable[[Loader, DataLoader, LoaderIterator], None]
