@@ -53,6 +53,46 @@ def test_a_script_that_may_read_its_state_again_isnt_offered_it(
     assert ran.returncode == 0 and losses_of(ran) == losses_of(written)
 
 
+SKIPS = """
+import contextlib, jax, jax.numpy as jnp, numpy as np
+from jax.experimental import io_callback
+jax.config.update("jax_cpu_enable_async_dispatch", False)
+@contextlib.contextmanager
+def skipping():
+    try:
+        yield
+    except Exception:
+        print("skipped")
+def check(number):
+    if number % 7 == 6:
+        raise ValueError("a broken batch")
+    return np.float32(0)
+@jax.jit
+def step(weights, x, number):
+    checked = io_callback(check, jax.ShapeDtypeStruct((), jnp.float32), number)
+    loss, gradient = jax.value_and_grad(lambda w: ((x @ w - 1) ** 2).mean())(weights)
+    return weights - 1e-3 * gradient + checked, loss
+weights, draw = jnp.zeros((1024, 512)), np.random.default_rng(0)
+for number in range(25):
+    x = draw.normal(size=(8, 1024)).astype("float32")
+    with skipping():
+        weights, loss = step(weights, x, number)
+        print("loss", float(loss).hex())
+print("loss", float(weights.sum()).hex())
+"""
+
+
+def test_a_step_whose_error_a_with_stops_keeps_its_state(run_child: Run, write_script: Write) -> None:
+    """It was donated, and gone: no later step could be taken."""
+    script = write_script(SKIPS)
+    written = run_child(script, window=WHOLE)
+    ran = run_child(script, {"donation": True}, window=WHOLE, knowledge=KNOWN)
+    assert ran.returncode == 0, ran.output
+    assert ran.output.count("skipped") == 3 and len(losses_of(written)) == 23
+    assert losses_of(ran) == losses_of(written)
+    assert "caught where" in written.facts["left_out"]["donation"]
+
+
 def test_an_applied_run_tells_that_it_is_in_effect(run_child: Run, write_script: Write) -> None:
     ran = run_child(write_script(WIDE), {"donation": True}, argv=("25",), mode="apply")
     assert ran.returncode == 0, ran.output
