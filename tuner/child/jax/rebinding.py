@@ -10,22 +10,22 @@ from __future__ import annotations
 
 import ast
 import symtable
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import decode_source
 from itertools import islice
 from types import CodeType, FrameType
+from typing import Any
 
 from ..call_sites import codes
+from .blocks import WITHIN, Blocks
 
 UNREADABLE = "the source of the call of the training step can't be read"
 OTHER_STATEMENT = "the training step isn't called by a statement that gives the variables it is given new values"
 CAUGHT = "an error in the training step is caught where what it was given can still be read"
 READ_ELSEWHERE = "a function of the script reads {}, which the training step gives a new value"
 _RUN_WHERE_THEY_STAND = frozenset({"listcomp", "setcomp", "dictcomp", "genexpr"})
-_LEAVING = (ast.Return, ast.Break, ast.Continue)
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_WITHIN = (ast.Try, ast.TryStar, ast.With, ast.AsyncWith)
 
 Span = tuple[int, int, int, int]
 """First and last line, first and last column in bytes."""
@@ -74,10 +74,10 @@ class Rebindings:
         """That of the call which the frame is at."""
         key = id(frame.f_code), frame.f_lasti
         if key not in self._found:
-            self._found[key] = self._look(frame.f_code, frame.f_lasti)
+            self._found[key] = self._look(frame.f_code, frame.f_lasti, frame.f_globals)
         return self._found[key]
 
-    def _look(self, code: CodeType, offset: int) -> Rebinding:
+    def _look(self, code: CodeType, offset: int, names: Mapping[str, Any]) -> Rebinding:
         if id(code) not in self._sources:
             self._sources[id(code)] = code, _source_of(code)  # the code is kept, and so its identity
         source, span = self._sources[id(code)][1], _span_of(code, offset)
@@ -87,10 +87,10 @@ class Rebindings:
         statement = next((each for each in _statements(module) if _span(each.call) == span), None)
         if statement is None:
             return Rebinding(why=OTHER_STATEMENT)
-        return _rebinding(statement, table)
+        return _rebinding(statement, table, Blocks(code, names, statement.scope))
 
 
-def _rebinding(statement: _Statement, table: symtable.SymbolTable) -> Rebinding:
+def _rebinding(statement: _Statement, table: symtable.SymbolTable, blocks: Blocks) -> Rebinding:
     call, is_local = statement.call, isinstance(statement.scope, ast.FunctionDef | ast.AsyncFunctionDef)
     plain = Rebinding(len(call.args), frozenset(each.arg or "" for each in call.keywords), is_local=is_local)
     is_spread = "" in plain.keywords or any(isinstance(each, ast.Starred) for each in call.args)
@@ -104,7 +104,7 @@ def _rebinding(statement: _Statement, table: symtable.SymbolTable) -> Rebinding:
     wanted = {name for name in (*numbers.values(), *names.values()) if name in stored and used.count(name) == 1}
     if not wanted:
         return replace(plain, why=OTHER_STATEMENT)
-    if not all(_ends(block, wanted) for block in statement.within):
+    if not all(blocks.end(block, wanted) for block in statement.within):
         return replace(plain, why=CAUGHT)
     own = _table_of(statement.scope, table)
     alone = {name for name in wanted if own is not None and _is_own(own, name) and not _is_read_in(own, name)}
@@ -157,26 +157,6 @@ def _is_read_in(table: symtable.SymbolTable, name: str) -> bool:
     return False
 
 
-def _ends(block: ast.AST, names: Collection[str]) -> bool:
-    """Whether an error in this block goes on behind it, and none of these names is read on the way."""
-    if isinstance(block, ast.With | ast.AsyncWith):
-        return not any("suppress" in ast.dump(each.context_expr) for each in block.items)
-    assert isinstance(block, ast.Try | ast.TryStar)
-    if not all(_raises(handler.body[-1]) for handler in block.handlers):
-        return False
-    behind = [*block.finalbody, *(each for handler in block.handlers for each in handler.body)]
-    nodes = [node for each in behind for node in ast.walk(each)]
-    read = {node.id for node in nodes if isinstance(node, ast.Name)}
-    return read.isdisjoint(names) and not any(isinstance(node, _LEAVING) for node in nodes)
-
-
-def _raises(last: ast.stmt) -> bool:
-    """Whether a handler that ends so ends what it is in: ``raise``, ``sys.exit()``."""
-    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
-        return ast.unparse(last.value.func) == "sys.exit"
-    return isinstance(last, ast.Raise)
-
-
 def _statements(module: ast.Module) -> Iterator[_Statement]:
     """Those that assign what a call gives to one target."""
     waiting: list[tuple[ast.AST, tuple[ast.AST, ...], ast.AST | None]] = [(module, (), None)]
@@ -188,7 +168,7 @@ def _statements(module: ast.Module) -> Iterator[_Statement]:
             elif isinstance(child, _SCOPES):
                 waiting.append((child, (), child))
             elif not isinstance(child, ast.expr):
-                waiting.append((child, (*within, child) if isinstance(child, _WITHIN) else within, scope))
+                waiting.append((child, (*within, child) if isinstance(child, WITHIN) else within, scope))
 
 
 def _span(node: ast.expr) -> Span:
