@@ -78,6 +78,21 @@ def test_the_window_lies_behind_the_first_pass_of_the_scripts_own_cache(run_chil
     assert not [remark for remark in ran.facts.get("remarks", []) if "cache" in remark]
 
 
+@pytest.mark.slow  # what ends it, and what is waited for: support/tf_plan_checks.py, test_filling.py
+def test_no_trial_is_held_against_the_other_side_of_the_first_pass(run_child: Run, write_script: Write) -> None:
+    """Tried before: a window that held some of both, or nothing of what the script as written was measured in."""
+    known = {"framework": "keras", "unit": "samples", "as_written": {"batch_size": 8}}
+    long = {**WINDOW, "min_s": 60.0, "max_s": 60.0}
+    first = run_child(script(write_script, "own", 600), window=long, knowledge={**known, "samples": 100.0})
+    *before, last = first.of("block")
+    assert last["flagged"] and first.of("window")[0]["complete"] and not first.of("failure")
+    assert SAMPLES / 2 < sum(block["samples"] for block in before if not block["flagged"]) <= SAMPLES, before[-4:]
+    slow = script(write_script, "own", 2_000)
+    later = run_child(slow, window={**WINDOW, "max_s": 1.0}, knowledge={**known, "samples": 3000.0})
+    warm_up = [block["samples"] for block in later.of("block") if block["phase"] == "warmup"]
+    assert sum(warm_up) > SAMPLES - 16 and not later.of("failure"), later.of("failure")
+
+
 @pytest.mark.timed
 @pytest.mark.slow
 def test_a_trial_that_saw_the_first_pass_only_gains_nothing(run_child: Run, write_script: Write) -> None:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from support.tf_data_trials import Trial, after, numbers, sizes, values
 from tuner.child.patches import unpatch_all
-from tuner.child.tensorflow.data.filling import FILLS, STILL_FILLING
+from tuner.child.tensorflow.data.filling import FILLS, LONGEST_FILL_S, STILL_FILLING
 from tuner.child.tensorflow.data.plans import SAME_PLAN
 
 AUTO = tf.data.AUTOTUNE
@@ -263,15 +263,34 @@ def check_a_cache_of_the_scripts_own_is_waited_for_where_it_is_soon_full() -> No
     # Where that of the script as written saw its first pass alone, no other trial is held against it behind its own.
     trial, now = began(framework="keras", samples=200.0)
     assert not trial.session.clock.is_filling()
+    assert not trial.session.clock.is_past()
     for _ in range(100):
         trial.watch.saw_batch(4)
     assert not trial.watch.filling.begins_anew
+    assert trial.session.clock.is_past(), "its window ends with the pass, as that of the script as written did"
     unknown = Trial()
     unknown.watch.meet(numbers(40).filter(lambda x: x > 3).cache().batch(4), batched=True)
     assert not unknown.session.clock.is_filling() and not remarks(unknown)
     full = Trial()
     full.train(numbers(40).map(plus_one).cache().batch(4), batches=0, epochs=2)
     assert not full.session.clock.is_filling() and not remarks(full)
+
+
+def check_a_cache_that_the_script_as_written_has_filled_is_waited_for() -> None:
+    """Its rate is that of a full cache, and a trial's in its first pass would be held against that."""
+    trial = Trial({"framework": "keras", "samples": 900.0})
+    now = [0.0]
+    trial.session.clock._clock = lambda: now[0]
+    trial.watch.meet(numbers(400).map(plus_one).cache().shuffle(40).batch(4), batched=True)
+    waited = []
+    for _ in range(3):
+        trial.watch.saw_batch(4)
+        waited.append(trial.session.clock.is_filling())
+        now[0] += 5.0
+    assert waited == [True, True, True] and trial.session.clock.fill_s() == LONGEST_FILL_S
+    for _ in range(100):
+        trial.watch.saw_batch(4)
+    assert not (trial.session.clock.is_filling() or trial.session.clock.is_past())
 
 
 def check_a_shuffle_before_the_map_is_moved_behind_the_cache() -> None:
