@@ -34,7 +34,8 @@ class StepClock:
     whenever something happened that a steady window must not contain (a compilation, a skipped fp16 step).
     ``is_untold``: whether its samples have yet to be told of, for which it waits ``told_within`` times its length.
     ``ready`` gives the samples that lie ready for the loop, None where that can't be seen.
-    ``is_filling``: whether a cache is being filled, which the window waits for. It has to be over within ``FILL_S``.
+    ``is_filling``: whether a cache is being filled, which the window waits for, for so long at most as ``fill_s`` says.
+    ``is_past``: whether what runs from here on is something else than what the window is to measure: that ends before.
 
     With ``turns`` the window is measured by turns of a block's length, and lasts until there are no more;
     ``on_held`` is told how many seconds it was held between two of them, which count nowhere, as their lead-in.
@@ -71,6 +72,8 @@ class StepClock:
         self.on_block: Callable[[], None] = lambda: None
         self.ready: Callable[[], float | None] = lambda: None
         self.is_filling: Callable[[], bool] = lambda: False
+        self.fill_s: Callable[[], float] = lambda: FILL_S
+        self.is_past: Callable[[], bool] = lambda: False
         self.turns: TurnGiver | None = None
         self.on_held: Callable[[float], None] = lambda seconds: None
         self._turn_s = self._carried_s = 0.0
@@ -92,8 +95,7 @@ class StepClock:
         """Called at the first step's end: what came before is start-up."""
         self.synchronize()
         self._phase_started = self._block_started = self._clock()
-        self._counted = Counted()
-        self._carried_s = 0.0
+        self._counted, self._carried_s = Counted(), 0.0
         self._ready_at_start = self.ready()
         self._last_activity = self._seen_activity()
 
@@ -280,6 +282,7 @@ class StepClock:
             self._begin_block_anew()
             return
         self.synchronize()
+        flagged = flagged or self.is_past()
         now = self._clock() if at is None else at
         ready = self.ready() if at is None else self._ready_at_resumption
         self._stock_was_seen |= ready is not None
@@ -316,8 +319,8 @@ class StepClock:
 
     def _advance(self) -> None:
         """Moves from warm-up to the window and from the window to its end."""
-        now = self._clock()
-        activity = self._seen_activity()
+        now, activity = self._clock(), self._seen_activity()
+        self.complete |= self.is_past()
         if activity != self._last_activity and self._restarts[self.phase] < MOST_RESTARTS[self.phase]:
             self._last_activity = activity
             self._restarts[self.phase] += 1
@@ -327,7 +330,7 @@ class StepClock:
             enough = elapsed >= self._window.warmup_s and self._phase_steps >= self._window.warmup_steps
             # Ten steps of ten seconds each would cost more than they teach.
             slow = elapsed >= self._window.max_s and self._phase_steps >= 3
-            fills = elapsed < FILL_S and not self._window.until_samples and self.is_filling()
+            fills = not self._window.until_samples and self.is_filling() and elapsed < self.fill_s()
             if (enough or slow) and not fills:
                 self._enter(Phase.WINDOW, now)
         elif self._is_complete(elapsed):
@@ -335,9 +338,7 @@ class StepClock:
 
     def _enter(self, phase: Phase, now: float) -> None:
         self.phase = phase
-        self._phase_started = now
-        self._phase_steps = 0
-        self._blocks = []
+        self._phase_started, self._phase_steps, self._blocks = now, 0, []
         begins = self.turns is not None and phase is Phase.WINDOW
         self._turn_s = _LONGEST * self._window.block_s if begins else 0.0  # the first turn begins with the window
 
@@ -389,8 +390,6 @@ class StepClock:
             return False  # who gives them ends it
         if self._is_enough(elapsed):
             return True
-        if len(self._blocks) < self._window.min_blocks or elapsed < self._window.min_s:
-            return False
-        if not self._is_whole:
+        if len(self._blocks) < self._window.min_blocks or elapsed < self._window.min_s or not self._is_whole:
             return False
         return relative_half_width(self._blocks) <= self._window.target_half_width

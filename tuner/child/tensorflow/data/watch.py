@@ -56,7 +56,6 @@ class DatasetWatch:
         self._cached: Place | None = None
         self._caches: dict[str, int] = {}
         self.filling = Filling(session, self._trained)
-        session.clock.is_filling = lambda: self.filling.is_waited_for
 
     def install(self) -> None:
         """Patches tf.data's methods, to record only. Under "apply" only if a knob asks for it."""
