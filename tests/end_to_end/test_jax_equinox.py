@@ -43,6 +43,34 @@ for number in range(80):
 """
 
 
+SCORED = """
+score = eqx.filter_jit(loss_of)
+"""
+PREDICTS = """
+predict = eqx.filter_jit(lambda model, x: jax.vmap(model)(x))
+score = lambda model, x, y: (predict(model, x).argmax(1) == y).sum()
+"""
+ACTS = """
+act = eqx.filter_jit(lambda model, x: jax.vmap(model)(x))
+score = lambda model, x, y: act(model, data.normal(size=(20, 8)).astype("float32")).sum()
+"""
+WINDOW = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1, "block_s": 0.0}
+
+
+@pytest.mark.parametrize(("what", "comes_again"), [(PREDICTS, True), (ACTS, False)])
+def test_predictions_are_set_apart_once_the_same_data_came_again(
+    what: str, comes_again: bool, run_child: Run, write_script: Write
+) -> None:
+    """A policy gives arrays as well, of what is never the same: its calls are part of the loop."""
+    assert SCORED in SCRIPT
+    script = SCRIPT.replace(SCORED, what).replace("range(80)", "range(120)")
+    ran = run_child(write_script(script), window=WINDOW)
+    assert ran.returncode == 0, ran.output
+    assert (ran.facts["unit"], ran.facts["steps"], ran.facts["samples"]) == ("samples", 120, 2400), ran.facts
+    apart = sum(block["flagged"] for block in ran.of("block"))
+    assert apart >= 2 if comes_again else apart == 0, ran.facts["remarks"]
+
+
 def test_its_scores_are_set_apart_as_those_of_jax(run_child: Run, write_script: Write) -> None:
     """The function that it compiles is its own, though the script's is in it: scores counted as training."""
     window = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1, "block_s": 0.0}

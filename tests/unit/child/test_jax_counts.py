@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.jax_here import jax
-from support.jax_trial import Trial, X, Y, descend, loss_of, watched, weights
+from support.jax_trial import Trial, X, Y, batches, descend, loss_of, watched, weights
 
 jnp, lax = jax.numpy, jax.lax
 
@@ -191,8 +191,31 @@ def test_data_of_which_a_step_takes_parts_are_no_batch(trial: Trial, how: Any, s
         params = step(params, x, y, number)
     facts = trial.end()
     assert (facts["unit"], trial.steps, facts["row_places"]) == ("steps", 36, [])
+    assert trial.samples == stated, "what the first call was given aren't its samples"
     assert "batch_size" not in facts["as_written"] or stated
     assert any(remark.startswith("steps are counted, and not samples") for remark in facts["remarks"])
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_a_first_batch_beside_what_may_choose_of_it_counts_once_the_next_one_is_another(
+    trial: Trial, is_compiled: bool
+) -> None:
+    """What a step draws by is given to it as indices into data that stay are."""
+
+    def step(params: Any, x: Any, y: Any, key: Any) -> Any:
+        def noisy(params: Any, x: Any, y: Any, key: Any) -> Any:
+            return loss_of(params, x + 0.01 * jax.random.normal(key, x.shape), y)
+
+        return descend(params, jax.grad(noisy)(params, x, y, key))
+
+    step, params = jax.jit(step) if is_compiled else step, weights()
+    for number, (x, y) in enumerate(batches(20, 36)):
+        params = step(params, x, y, jax.random.key(number))
+        trial.trained(1, 20)
+        assert not (is_compiled and 0 < number < 5) or trial.samples == 20 * (number + 1)
+    assert trial.is_counted(late=0 if is_compiled else 1, late_rows=0 if is_compiled else 20)
+    first, *_ = [block for block in trial.log.of("block") if block["samples"]]
+    assert first["samples"] == 20 * first["steps"]
 
 
 @pytest.mark.parametrize("how", ["compiled", "in another function", "eager", "the gradient alone"])

@@ -203,11 +203,11 @@ def test_what_sums_losses_up_after_each_call_of_many_steps_is_a_part_of_the_loop
     assert trial.set_apart() == 0
 
 
-@pytest.mark.parametrize("gives_numbers", [True, False])
-def test_a_librarys_function_that_the_script_compiles_validates_where_it_gives_numbers(
-    trial: Trial, gives_numbers: bool
+@pytest.mark.parametrize(("gives_numbers", "comes_again", "apart"), [(1, 0, 3), (0, 1, 1), (0, 0, 0)])
+def test_a_librarys_function_that_the_script_compiles_validates_where_it_gives_numbers_or_is_asked_again(
+    trial: Trial, gives_numbers: int, comes_again: int, apart: int
 ) -> None:
-    """A policy is called so as well, and gives what is trained on."""
+    """A policy is called so as well, of what is never the same, and gives what is trained on."""
     contract = pytest.importorskip("opt_einsum").contract  # JAX needs it
     score = jax.jit(functools.partial(contract, "ij,j->" if gives_numbers else "ij,j->i"))
 
@@ -220,6 +220,6 @@ def test_a_librarys_function_that_the_script_compiles_validates_where_it_gives_n
         params = step(params, x, y)
         trial.trained(1, 20)
         if number % 12 == 11:
-            score(X, params["w"])
+            score(X if comes_again else X + number, params["w"])
     assert trial.is_counted()
-    assert trial.set_apart() == (3 if gives_numbers else 0)
+    assert trial.set_apart() == apart, "the third time it comes again, as the script has ended"
