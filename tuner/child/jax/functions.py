@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..call_sites import is_library
-from .rows import Outputs, Rows
+from ..stretches import Stretches, hash_of
+from .rows import Outputs, Rows, data_in
 from .traces import Flatten, Trace, Traces
-from .types import Arguments, Call, Keywords, Leaves, shape_of
+from .types import Arguments, Aval, Call, Keywords, Leaves, shape_of
 
 Made = TypeVar("Made")
 MOST_GIVEN = 4096
 """So many arrays of a call are looked at, whether it was given them before."""
+AGAIN = 2
+"""So many stretches on the same values as the one before are a validation's."""
 MEETINGS = 3
 """So often one of two functions goes on where the other has left off before they are known to be one team."""
 _NOT_THE_SCRIPTS = frozenset({"keras", "tf_keras", "keras_core", "tensorflow", "jax", __name__.partition(".")[0]})
@@ -69,6 +73,7 @@ class JittedFunction:
         self.is_loop = False
         self.tells = False
         self.seen_at = 0, 0
+        self._asked = Stretches()
         self._given: list[Callable[[], object]] = []
         self.made: Callable[[], object] = lambda: self
         self.met: weakref.WeakKeyDictionary[JittedFunction, int] = weakref.WeakKeyDictionary()
@@ -86,9 +91,28 @@ class JittedFunction:
     def may_validate(self) -> bool:
         """Whether calls without a gradient may be the script's validation.
 
-        Of a library's own function that the script has compiled only numbers show it: a policy acts by such a one, too.
+        Of a library's own function that the script has compiled only numbers show it, or the same data again and again:
+        a policy acts by such a one, too.
         """
-        return not self.is_of_library or (self.is_scripts and self.gives_numbers)
+        asked = self._asked
+        comes_again = asked.repeats >= AGAIN and not asked.varies
+        return not self.is_of_library or (self.is_scripts and (self.gives_numbers or comes_again))
+
+    def is_asked(
+        self, steps: int, given: Callable[[], Collection[Any]], training: Iterable[JittedFunction],
+        trained: Collection[Aval],
+    ) -> None:  # fmt: skip
+        """It is called after so many steps, and takes no gradient: what it is ``given`` is data, but for what is as
+        parameters of those that are ``training``, or as something else that is ``trained``.
+        """
+
+        def hashed() -> int | None:
+            known = [trained, *(each.traces.parameters for each in training)]
+            return hash_of(data_in(given(), known), _every)
+
+        if self.is_of_library and self.is_scripts and not self.gives_numbers:
+            _, is_new = self._asked.called(steps)
+            self._asked.compare(hashed, is_new=is_new)
 
     def is_given_again(self, leaves: Iterable[Any]) -> bool:
         """Whether some array among these is one that its last call was given, as data to score on are."""
@@ -252,6 +276,13 @@ def _loosely(fun: Call) -> Callable[[], Call | None]:
         return weakref.ref(fun)
     except TypeError:
         return lambda: fun
+
+
+def _every(leaf: Any, number: int) -> Any:
+    """Each so-and-so-many-th value of an array of NumPy's, or of one that lies in this machine's memory."""
+    if hasattr(leaf, "sharding") and {device.platform for device in leaf.sharding.device_set} != {"cpu"}:
+        raise ValueError("it would have to be copied")
+    return sys.modules["numpy"].asarray(leaf).reshape(-1)[::number]
 
 
 def _is_of_library(fun: Call) -> bool:

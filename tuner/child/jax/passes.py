@@ -29,7 +29,8 @@ class Pass:
 
     ``owner``: who has taken it. ``found``: the arrays of its batch. ``made``: what it gave, held loosely.
     ``times``: how often it is taken, in a loop of JAX's; 0 where nobody knows that; None outside of one. ``steps``: the
-    steps of its call; 0 where nobody knows. ``is_sure``: whether it is taken on all of those arrays, as far as is seen.
+    steps of its call; 0 where nobody knows. ``is_sure``: whether it is taken on all of those arrays, as far as is seen;
+    None where the next gradient shows it: on parts of them, if that is given the very same.
     ``is_part``: whether its function applies no update, where others do. ``parameters``: shapes of what it is taken of.
     """
 
@@ -39,13 +40,17 @@ class Pass:
     times: int | None
     made: Sequence[Callable[[], Any]]
     steps: int
-    is_sure: bool
+    is_sure: bool | None
     is_part: bool
     parameters: frozenset[Aval]
 
     def is_on_batch_of(self, other: Pass) -> bool:
         """Whether it is taken on the very arrays that another one of its owner was: at other parameters (SAM)."""
-        is_alike = self.is_sure and other.is_sure and len(other.found) == len(self.found) > 0
+        return self.is_sure is not False and other.is_sure is not False and self.is_given_that_of(other)
+
+    def is_given_that_of(self, other: Pass) -> bool:
+        """Whether its arrays are the very same as those of another one."""
+        is_alike = len(other.found) == len(self.found) > 0
         return is_alike and all(one.is_same(two) for one, two in zip(other.found, self.found, strict=True))
 
     def batches(self, shape: Sequence[int], dimension: int) -> int:
@@ -100,6 +105,8 @@ class Passes:
         self._dimensions: dict[tuple[str, int], int] | None = None
         self._waiting: list[_Waiting] = []
         self._applied: list[_Waiting] = []
+        self._undecided: list[tuple[Pass, int, bool]] = []
+        """With their samples, and whether no block was under way yet."""
 
     def add(self, taken: Pass, given: Callable[[], Collection[Any]]) -> None:
         """A gradient was taken, by a call that was ``given`` these."""
@@ -140,18 +147,41 @@ class Passes:
     def _count(self, each: Pass) -> None:
         if self.session.request.probe is not None and self.session.feeds.feeding is not None:
             return  # the loader counts: the same batch again is no sign of one
-        rows = agreed(self._by_samples(each)) if each.times is None and each.is_sure else None
-        self.unsure += not each.is_sure
-        if rows is None:
-            self.untold += 1
-            self.differing = sorted({found.rows for found in each.found})
-        else:
-            self.told += 1
-            self._usual_rows[rows] = self._usual_rows.get(rows, 0) + 1
+        self._decide(each)
+        rows = agreed(self._by_samples(each)) if each.times is None and each.is_sure is not False else None
         if self.own_batches.is_wanted:
             self._tell_places(each)
-        elif rows is not None:
-            self.session.clock.add_samples(rows, 0.0)
+        if rows is None:
+            self.unsure += each.is_sure is False
+            self.untold += 1
+            self.differing = sorted({found.rows for found in each.found})
+        elif each.is_sure:
+            self._tell(rows)
+        else:
+            self._undecided.append((each, rows, not self.session.clock.total_steps))
+
+    def _decide(self, newest: Pass) -> None:
+        """Those before it are of a batch each, or of parts of data that stay."""
+        undecided, self._undecided = self._undecided, []
+        for each, rows, is_early in undecided:
+            if newest.is_given_that_of(each):
+                self.unsure += 1
+                self.untold += 1
+            else:
+                self._tell(rows, is_early=is_early)
+
+    def _tell(self, rows: int, *, is_early: bool = False) -> None:
+        """So many samples were trained on; in the first step, which no block holds, where that ``is_early``."""
+        self.told += 1
+        self._usual_rows[rows] = self._usual_rows.get(rows, 0) + 1
+        clock = self.session.clock
+        if self.own_batches.is_wanted:
+            return
+        if not is_early:
+            clock.add_samples(rows, 0.0)
+        else:
+            clock.told_samples += rows
+            clock.total_samples += rows * clock.counts_samples
 
     def _by_samples(self, each: Pass) -> list[Found]:
         """The arrays of its batch, each with the dimension in front that holds the samples.
@@ -181,7 +211,7 @@ class Passes:
         for found in each.found if each.times != 0 else ():
             for devices, name in ((found.devices, each.name), (1, each.name + EACH))[: 1 + (found.devices > 1)]:
                 for dimension, size in enumerate(found.shape):
-                    if each.is_sure or dimension > 0 or size * devices <= stated:
+                    if each.is_sure is not False or dimension > 0 or size * devices <= stated:
                         spot = name, found.number, dimension
                         sizes[spot] = size * devices
                         times[spot] = each.batches(found.shape, dimension) * (found.devices // devices)

@@ -108,7 +108,8 @@ class Outputs:
 class Rows:
     """Of one function. ``changes``: how often other arguments came to hold the batch.
 
-    ``stay``: whether what was found last are the very same arrays with each call: a step may train on parts of them.
+    ``stay``: whether what was found last are the very same arrays with each call: a step may train on parts of them;
+    None before a second call shows it.
     ``devices``: the length of the dimension in front that arrays have for devices (``jax.pmap``); 0 where they have
     none. ``whole``: numbers of arguments without it, which each device is given as they are.
     """
@@ -121,7 +122,7 @@ class Rows:
         self._before: dict[Place, Callable[[], object]] = {}
         self._places: dict[int | str, list[tuple[int, int]]] | None = None
         self.changes = 0
-        self.stay = False
+        self.stay: bool | None = None
         self.devices = 0
         self.whole: frozenset[int] = frozenset()
 
@@ -200,6 +201,11 @@ class Rows:
         shape, dtype = aval_of(leaf)
         return (shape, dtype) in parameters or (self._shape(leaf), dtype) in parameters or _is_key(shape, dtype)
 
+    def takes_all(self, found: Sequence[Found], leaves: Sequence[Any]) -> bool | None:
+        """Whether a gradient that is given these is taken on all of the arrays that were found; None: not known yet."""
+        is_known = self.stay is False or self.are_whole(found, leaves)
+        return True if is_known else None if self.stay is None else False
+
     def are_whole(self, found: Sequence[Found], leaves: Sequence[Any]) -> bool:
         """Whether a gradient that is given these is taken on all of the arrays that were found.
 
@@ -217,7 +223,7 @@ class Rows:
 
     def _look(self, args: Arguments, kwargs: Keywords, parameters: Collection[Aval]) -> list[Found]:
         new, same = list[Found](), list[Found]()
-        self._looks += 1
+        self._looks, is_first = self._looks + 1, not self._before
         for place, number, leaf in self._all(args, kwargs):
             tally = self._tallies.setdefault(place, _Tally(number))
             tally.looks += 1
@@ -231,7 +237,7 @@ class Rows:
                 tally.new += 1
                 new.append(self._found(place, number, leaf))
             self._keep(place, leaf)
-        self.stay = not new
+        self.stay = None if is_first and new else not new
         if self._looks >= LOOKS:
             self._settle(parameters)
         return new or same
@@ -278,6 +284,11 @@ def without_models(leaves: Leaves, around: Keywords, trained: Collection[Aval]) 
         return bool(avals) and not hasattr(value, "dtype") and all(aval in trained for aval in avals)
 
     return {name: value for name, value in around.items() if not is_model(value)}
+
+
+def data_in(leaves: Collection[Any], trained: Sequence[Collection[Aval]]) -> list[Any]:
+    """Arrays among these that aren't of the shape of something ``trained``."""
+    return [leaf for leaf in leaves if shape_of(leaf) and not any(aval_of(leaf) in known for known in trained)]
 
 
 def _is_key(shape: tuple[int, ...], dtype: str) -> bool:

@@ -146,7 +146,7 @@ class StepWatch:
             self._gradient_begins(lambda: self._given_to(expected, args, kwargs), (args, kwargs))
         elif expected.updates:
             self.passes.keep_used(lambda: self.leaves((args, kwargs)))
-        elif function.others and self.session.measuring and function.may_validate:
+        elif self._is_looked_at(function, args, kwargs):
             if function.is_plain and function.others <= LOOKS:  # rollouts go on from where they were
                 given = (self._other_outputs.giver_of(leaf) for _, leaf in places_of(self.leaves, args, kwargs))
                 function.is_part |= any(giver is function for giver in given)
@@ -154,6 +154,13 @@ class StepWatch:
             # may turn out to train.
             if self.trained and not function.is_part:
                 self._may_validate(function, args, kwargs)
+
+    def _is_looked_at(self, function: JittedFunction, args: Arguments, kwargs: Keywords) -> bool:
+        """Whether this call, which takes no gradient, may be a validation's."""
+        clock = self.session.clock
+        if self.trained and self.session.measuring and not clock.validating:
+            function.is_asked(clock.total_steps, lambda: self.leaves((args, kwargs)), self._training, self._trained)
+        return function.others > 0 and self.session.measuring and function.may_validate
 
     def _given_to(self, trace: Trace, args: Arguments, kwargs: Keywords) -> list[Any]:
         """What such a call differentiates, as far as that is given to it."""
@@ -210,7 +217,7 @@ class StepWatch:
             else:
                 found = function.rows.of(args, kwargs, trace.parameters)
             whole = leaves_at(self.leaves, args, kwargs, trace.whole)
-            is_sure = not function.rows.stay or function.rows.are_whole(found, list(whole))
+            is_sure = function.rows.takes_all(found, list(whole))
             batch = [each.of_members(trace.members) for each in found]
             self._count(function, batch, result, (args, kwargs), trace.parameters, is_sure=is_sure)
             if not trace.loss_is_known:
@@ -247,7 +254,7 @@ class StepWatch:
             found = eager.rows.of(given, kwargs, parameters)
         result = execute()
         if self.session.measuring:
-            is_sure = not eager.rows.stay or eager.rows.are_whole(found, self.leaves((given, kwargs)))
+            is_sure = eager.rows.takes_all(found, self.leaves((given, kwargs)))
             self._count(eager, found, result, (trained, given, kwargs), parameters, is_sure=is_sure)
         made = references_to(self.leaves, result)
         self.newest.put(eager, made)
@@ -358,7 +365,8 @@ class StepWatch:
             self.result = None
 
     def _count(
-        self, owner: Owner, found: list[Found], result: Any, given: Any, parameters: Iterable[Aval], *, is_sure: bool
+        self, owner: Owner, found: list[Found], result: Any, given: Any, parameters: Iterable[Aval],
+        *, is_sure: bool | None,
     ) -> None:  # fmt: skip
         """The samples of a gradient; of several functions in a step the first one's."""
         if self._counting is None or (isinstance(owner, JittedFunction) and owner.follows(self._counting)):
