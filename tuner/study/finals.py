@@ -200,9 +200,32 @@ def _out_of_time(study: StudyContext, schedule: Schedule, rounds_done: int, judg
         late = f"no proof: no time left after {count_text(rounds_done, 'round')}"
         return replace(winner, label=late) if winner is not None and winner.label else winner
     study.note(f"the finals end after {rounds_done} of {schedule.rounds} rounds: no time left")
-    ended = replace(schedule, rounds=rounds_done, ended=True)
+    return judge(study, _end(study, replace(schedule, rounds=rounds_done)))
+
+
+def _end(study: StudyContext, schedule: Schedule) -> Schedule:
+    """These finals, ended: no rounds are added any more, unless too few were calm for a look at them."""
+    ended = replace(schedule, ended=schedule.ended or _has_calm_rounds(study, schedule))
     save(study, ended)
-    return judge(study, ended)
+    _note_disturbed(study, ended)
+    return ended
+
+
+def _note_disturbed(study: StudyContext, schedule: Schedule) -> None:
+    if not (schedule.ended or _has_calm_rounds(study, schedule)) and schedule.rounds < study.plan.most_rounds:
+        study.note("too few rounds were calm to prove anything: with more time the same command goes on")
+
+
+def _has_calm_rounds(study: StudyContext, schedule: Schedule) -> bool:
+    """Whether a look at these finals may prove something, as far as others leave them alone: not where they disturbed
+    all of the candidates that were measured in enough rounds in too many of these.
+    """
+    objective = study.plan.objective
+    failed = failed_in(study.trials, objective)
+    still = [trial.config for trial in schedule.candidates if trial.config not in failed]
+    found = (contest_of(schedule, config, study.trials, objective) for config in still)
+    contests = [each for each in found if each is not None and len(each.pairs.gains) >= FEWEST_ROUNDS]
+    return not contests or any(contest.enough for contest in contests)
 
 
 def _verdict(study: StudyContext, schedule: Schedule) -> Winner | None:
@@ -244,13 +267,15 @@ def _extended(study: StudyContext, schedule: Schedule, winner: Winner | None) ->
     """The schedule with more rounds; None where it is decided, or where there is no time or look left.
 
     What is looked at once has all rounds that there turns out to be time for, whatever they say: none is a look. Then
-    it has ended: a longer budget, later, would make another look of one more round.
+    it has ended: a longer budget, later, would make another look of one more round. Not so where too few of the rounds
+    were calm: no look was taken.
     """
     if schedule.one_look:
-        longer = replace(schedule, rounds=schedule.rounds + 1)
-        may_grow = not schedule.ended and longer.rounds <= more_rounds(schedule.first, study.plan.most_rounds)
+        longer, is_looked_at = replace(schedule, rounds=schedule.rounds + 1), _has_calm_rounds(study, schedule)
+        most = more_rounds(schedule.first, study.plan.most_rounds) if is_looked_at else study.plan.most_rounds
+        may_grow = not schedule.ended and longer.rounds <= most
         if not may_grow or study.budget.seconds is None or not study.time.fits(_left_s(study, longer, longer.rounds)):
-            save(study, replace(schedule, ended=True))
+            _end(study, schedule)
             return None
         save(study, longer)
         return longer
@@ -261,6 +286,7 @@ def _extended(study: StudyContext, schedule: Schedule, winner: Winner | None) ->
     fitting = (ahead.looked_at_again(more) for more in range(rounds, schedule.rounds, -1))
     extended = next((one for one in fitting if study.time.fits(_left_s(study, one, one.rounds))), None)
     if extended is None:
+        _note_disturbed(study, schedule)
         return None
     save(study, extended)
     proven = winner is not None and winner.verdict is Verdict.IMPROVED
