@@ -190,7 +190,7 @@ longer-%: $(VENV)/.tests
 SEEDS ?= 30
 benchmark: $(VENV)/.tests
 	$(INSTALL) $(TORCH) -e '.[benchmark]'
-	$(BIN)/python tests/benchmarks/samplers_on_grids.py --seeds $(SEEDS) --out $(GRID_FOLDER)
+	$(BIN)/python tests/benchmarks/samplers_on_grids.py --races --seeds $(SEEDS) --out $(GRID_FOLDER)
 
 # autotune and what a user would do instead, on the same scripts in the same minutes, with nothing else at work: each script
 # takes three times the minutes and that of the pairs. Ended at any moment, the same command goes on.

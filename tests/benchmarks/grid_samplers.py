@@ -16,18 +16,16 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import optuna
+from grid_ours import Ours, OursByReading
+from grid_players import Fastest, Player, ThenFinals
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from tuner.analysis.tiers import Tiers
-from tuner.cli.study import sampler_of
-from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Value
-from tuner.search.history import History, Sampler
-from tuner.search.proven_first import candidates_of
+from tuner.search.history import History
 from tuner.search.tpe import ASKS, neighbour
 from tuner.space.resolve import Axis, ResolvedSpace
 from tuner.storage.grid_space import configs_of
@@ -38,64 +36,12 @@ PLATEAU = 1.05
 EARLY_STOPPING = 5
 """And ends after so many experiments that brought nothing: the default of ``tuner_early_stopping``."""
 WORKS = "works"
+AND_FINALS = " and finals"
+TRIALS_BEFORE_FINALS = 20
+"""Of others' searches that finals follow, whose four runs in each of five rounds make 40 of it."""
 
 
-class Player(Protocol):
-    """Plays on one grid."""
-
-    probes: bool
-    """Whether it begins with a probe of the bottleneck, and is charged for it."""
-
-    def propose(self, history: History) -> Config | None:
-        """The next config to run: canonical, allowed and not run yet; None where it has no other."""
-        ...
-
-    def recommend(self, history: History) -> Config:
-        """What it would have the user train with by now."""
-        ...
-
-
-class _Fastest:
-    """Recommends what was measured as the fastest."""
-
-    probes = False
-
-    def recommend(self, history: History) -> Config:
-        """The script as written where nothing was faster."""
-        best = history.best
-        gain = history.gain(best) if best is not None else None
-        return best.config if best is not None and gain is not None and gain > 1 else BASELINE
-
-
-class Ours(_Fastest):
-    """The sampler of ``autotune study``, behind its probe; without a rotation, which no grid can serve."""
-
-    probes = True
-
-    def __init__(self, space: ResolvedSpace, seed: int) -> None:
-        self._sampler: Sampler = sampler_of(seed)
-        self._tiers = Tiers({knob.name: knob.tier for knob in space.space.knobs}, Knowledge())
-
-    def propose(self, history: History) -> Config | None:
-        """As a study asks."""
-        proposal = self._sampler.propose(history)
-        return proposal.config if proposal is not None else None
-
-    def recommend(self, history: History) -> Config:
-        """What a study would prove first, if it passes its screen."""
-        first = next(iter(candidates_of(history, history.trials, self._tiers)), None)
-        return first.config if first is not None else BASELINE
-
-
-class OursByReading(Ours):
-    """The same sampler, recommending what was read as the fastest, as the others do."""
-
-    def recommend(self, history: History) -> Config:
-        """What was measured as the fastest."""
-        return _Fastest.recommend(self, history)
-
-
-class Random(_Fastest):
+class Random(Fastest):
     """Each config as likely as any other."""
 
     def __init__(self, space: ResolvedSpace, seed: int) -> None:
@@ -107,7 +53,7 @@ class Random(_Fastest):
         return next((config for config in self._configs if history.find(config) is None), None)
 
 
-class _Indexed(_Fastest):
+class _Indexed(Fastest):
     """What proposes indices on the axes. Repeats and what the grid forbids cost nothing; see ``again``."""
 
     def __init__(self, space: ResolvedSpace, seed: int) -> None:
@@ -257,7 +203,7 @@ class Smac(_Indexed):
         self.tell(indices, gain)
 
 
-class BatchDoubling:
+class BatchDoubling(Fastest):
     """Doubles the batch until it doesn't fit, and takes the largest that did, as Lightning's BatchSizeFinder does and
     accelerate's ``find_executable_batch_size`` from the other side. Neither looks at the rate.
     """
@@ -288,7 +234,7 @@ class BatchDoubling:
         return fit
 
 
-class DeepSpeedOrder(_Fastest):
+class DeepSpeedOrder(Fastest):
     """The order of DeepSpeed's autotuner: micro-batches first, larger ones while they gain 5%, then all the rest in
     the order of the grid beside the best batch, until five in a row bring nothing.
     """
@@ -362,6 +308,14 @@ def _tpe(space: ResolvedSpace, seed: int) -> Player:
     return Optuna(space, seed, optuna.samplers.TPESampler(seed=seed))
 
 
+def _tpe_and_finals(space: ResolvedSpace, seed: int) -> Player:
+    return ThenFinals(_tpe(space, seed), TRIALS_BEFORE_FINALS)
+
+
+def _gp_and_finals(space: ResolvedSpace, seed: int) -> Player:
+    return ThenFinals(_gp(space, seed), TRIALS_BEFORE_FINALS)
+
+
 def _gp(space: ResolvedSpace, seed: int) -> Player:
     # Told of a repeat it would propose the same again, and each proposal takes it half a second.
     return Optuna(space, seed, optuna.samplers.GPSampler(seed=seed), completes=True, asks=2)
@@ -375,7 +329,8 @@ def _qmc(space: ResolvedSpace, seed: int) -> Player:
 
 
 PLAYERS: Mapping[str, Callable[[ResolvedSpace, int], Player]] = {
-    "autotune": Ours, "autotune by reading": OursByReading, "Optuna TPE": _tpe, "Optuna GP": _gp, "SMAC3": Smac,
+    "autotune": Ours, "autotune by reading": OursByReading, "Optuna TPE": _tpe, "Optuna GP": _gp,
+    f"Optuna TPE{AND_FINALS}": _tpe_and_finals, f"Optuna GP{AND_FINALS}": _gp_and_finals, "SMAC3": Smac,
     "QMC": _qmc, "random": Random,
     "DeepSpeed order": DeepSpeedOrder, "batch doubling": BatchDoubling,
 }  # fmt: skip

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from grid_samplers import Player
+from grid_players import Player
+from grid_races import FINALS_S, raced, whole
 
 from tuner.analysis.memory_forecast import MemoryLimits
 from tuner.formatting import config_text
-from tuner.model import BASELINE, Phase, Trial
+from tuner.model import BASELINE, Config, Phase, Trial
 from tuner.objective import RATE
 from tuner.runner.grid_replay import GridReplay
 from tuner.search.history import History
@@ -82,10 +83,13 @@ def play(
     most: int = TRIALS[-1],
     share: float = SHARES[-1],
     longer: Grid | None = None,
+    races: bool = False,
 ) -> Played:
     """Runs the sampler until both the ``most`` trials and that ``share`` of the seconds are spent, or it is through.
 
-    ``longer``: as for ``GridReplay``.
+    ``longer``: as for ``GridReplay``. ``races``: trials are as long as those of a study with its usual window, which
+    depends on what they say; then who has finals runs these, whose runs count as trials. Else trials are as they were
+    recorded, and nothing follows the search.
 
     Raises ``ValueError`` where it proposes what it has run: a config that failed isn't to be run twice.
     """
@@ -98,7 +102,12 @@ def play(
     seconds = sum(trial.outcome.seconds for trial in trials if trial.outcome is not None)
     best, total_s = replay.best[1], replay.total_s
     steps: list[Step] = []
-    while len(steps) < most or seconds < share * total_s:
+
+    def is_over() -> bool:
+        return len(steps) >= most and seconds >= share * total_s
+
+    history = History(replay.space, RATE, trials, limits)
+    while not is_over():
         # One that nobody has asked anything yet, as a study's is: what it computes is part of the proposal.
         history = History(replay.space, RATE, trials, limits)
         began = time.thread_time()
@@ -108,13 +117,40 @@ def play(
             break
         if history.find(config) is not None:
             raise ValueError(f"{type(player).__name__} proposes {config_text(config)} again")
-        outcome = replay.outcome(config)
+        outcome = replay.outcome(config, raced(history, replay.start_s(config)) if races else None)
         trials = [*trials, Trial(len(trials), Phase.SEARCH, config, "", outcome)]
         seconds += outcome.seconds
         history = History(replay.space, RATE, trials, limits)
         recommended = player.recommend(history)
         steps.append(Step(seconds, replay.true_gain(recommended) / best, not outcome.complete, took))
+    for run_s, found in _finals(player, history, replay) if races else ():
+        if is_over():
+            break
+        seconds += run_s
+        before = steps[-1].fraction if steps else replay.true_gain(BASELINE) / best
+        steps.append(Step(seconds, before if found is None else replay.true_gain(found) / best, failed=False))
     return Played(replay.true_gain(BASELINE) / best, total_s, tuple(steps), len(grid.configs) - 1)
+
+
+def _finals(player: Player, history: History, replay: GridReplay) -> Iterator[tuple[float, Config | None]]:
+    """The finals' runs, round by round, the script as written among them: the seconds of each; and with the last run of
+    a round the finalist whose ratios are largest, as their geometric mean, None with the others.
+
+    In a round all take turns, so that each has the seconds of its start and of its own turns.
+    """
+    as_written = replay.trials()[0].measurement
+    assert as_written is not None
+    finalists = player.finalists(history) if player.rounds else ()
+    logs: dict[Config, float] = dict.fromkeys(finalists, 0.0)
+    for _ in range(player.rounds if len(logs) > 1 else 0):
+        yield replay.start_s(BASELINE, fresh=True) + FINALS_S, None
+        for place, config in enumerate(finalists, 1):
+            outcome = replay.longer(config, whole())
+            found = outcome.measurement
+            assert found is not None, "what was measured once is measured again"
+            # What took no turns is held against the script as written by itself.
+            logs[config] += math.log(found.reference.gain.ratio if found.reference else found.rate / as_written.rate)
+            yield outcome.seconds, max(logs, key=lambda one: logs[one]) if place == len(finalists) else None
 
 
 def score(played: Sequence[Played]) -> Score:

@@ -18,11 +18,11 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence, Set
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from grid_claims import Games
-from grid_samplers import PLAYERS, missing
+from grid_samplers import AND_FINALS, PLAYERS, missing
 from grid_scores import Played, play
 from grid_tables import REPORTED, UNREPORTED, document, overview, picture
 
@@ -54,7 +54,8 @@ Game = tuple[str, str, int]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plays all games and writes results.md and results.svg."""
     options = _options(arguments)
-    names = options.samplers.split(",") if options.samplers else list(PLAYERS)
+    usual = [name for name in PLAYERS if options.races or not name.endswith(AND_FINALS)]
+    names = options.samplers.split(",") if options.samplers else usual
     unknown = [name for name in names if name not in PLAYERS]
     if unknown:
         print(f"there is no sampler {unknown[0]!r}; there are: {', '.join(PLAYERS)}", file=sys.stderr)
@@ -76,12 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     notes += [f"**Not to be reported**: {name} {why}." for name, why in unfits.items()]
     began = time.monotonic()
     seeds = range(options.first, options.first + options.seeds)
-    played = _all_games([(name, str(path), seed) for name in names for path in paths for seed in seeds],
-                        options.jobs)  # fmt: skip
+    games = [(name, str(path), seed) for name in names for path in paths for seed in seeds]
+    played = _all_games(games, options.jobs, races=options.races)
     reported, others = _halves(played, names, paths, {*DEVELOPMENT, *unfits})
-    games, half = (reported, REPORTED) if reported else (others, UNREPORTED)
+    shown, half = (reported, REPORTED) if reported else (others, UNREPORTED)
     print("\n".join([*notes, half]))
-    print("\n\n".join(overview(games)))
+    print("\n\n".join(overview(shown)))
     print(f"{len(played)} games in {time.monotonic() - began:.0f} s")
     if options.out:
         out = Path(options.out)
@@ -91,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         text = document(reported, others, seeds=options.seeds, command=command, grids=described, notes=notes,
                         day=time.strftime("%Y-%m-%d", time.gmtime()))  # fmt: skip
         (out / "results.md").write_text(text, encoding="utf-8")
-        (out / "results.svg").write_text(picture(games, half), encoding="utf-8")
+        (out / "results.svg").write_text(picture(shown, half), encoding="utf-8")
     return 0
 
 
@@ -155,23 +156,25 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--first", type=int, default=0, help="the first seed: others than a sampler was made on")
     parser.add_argument("--samplers", default="")
+    parser.add_argument("--races", action="store_true", help="trials as long as a study's, and finals for who has them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", default="", help="a folder for results.md and results.svg")
     return parser.parse_args(arguments)
 
 
-def _all_games(games: list[Game], jobs: int) -> dict[Game, Played]:
+def _all_games(games: list[Game], jobs: int, *, races: bool) -> dict[Game, Played]:
     # Each of the processes has a core; a Gaussian process would take all of them.
     os.environ["OMP_NUM_THREADS"] = "1"
+    one = partial(_played, races=races)
     if jobs < 2:
-        return dict(map(_played, games))
+        return dict(map(one, games))
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        return dict(pool.imap_unordered(_played, games))
+        return dict(pool.imap_unordered(one, games))
 
 
-def _played(game: Game) -> tuple[Game, Played]:
+def _played(game: Game, *, races: bool) -> tuple[Game, Played]:
     name, path, seed = game
-    return game, play(_grid(path), PLAYERS[name], seed, longer=_longer(path))
+    return game, play(_grid(path), PLAYERS[name], seed, longer=_longer(path), races=races)
 
 
 @cache

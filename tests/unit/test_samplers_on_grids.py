@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,11 +13,15 @@ import grid_samplers
 import pytest
 import samplers_on_grids
 from grid_claims import lead, leads, targets
-from grid_samplers import PLAYERS, BatchDoubling, DeepSpeedOrder, Ours, Player, Random, _Indexed, missing
+from grid_ours import PATIENCE, Ours
+from grid_players import FINALISTS, ROUNDS, Player, ThenFinals
+from grid_races import FINALS_S, WINDOW_S, raced
+from grid_samplers import PLAYERS, BatchDoubling, DeepSpeedOrder, Random, _Indexed, missing
 from grid_scores import Played, Step, play, score, tenth
 from support import worlds
 from support.grids import made_up_grid
 
+from tuner.analysis.gain import WORTH_HAVING
 from tuner.cli.study import sampler_of
 from tuner.model import BASELINE, Config, Phase, Trial
 from tuner.objective import RATE
@@ -27,6 +32,9 @@ from tuner.search.history import History
 from tuner.space.resolve import ResolvedSpace
 from tuner.storage.grid import Grid, GridRow, write_grid
 from tuner.storage.grid_space import space_of
+from tuner.study.lengths import window_s
+from tuner.study.plan import StudyPlan
+from tuner.study.search import CALM
 
 PRESENT = [name for name in PLAYERS if not missing(name)]
 FEW = 6
@@ -116,6 +124,61 @@ def test_a_game_is_scored_by_what_is_true_and_by_recorded_seconds(grid: Grid) ->
 def test_what_a_probe_took_is_charged_to_who_asked_for_it(grid: Grid) -> None:
     (ours,), (others,) = play(grid, Ours, 0, most=1, share=0).steps, play(grid, Random, 0, most=1, share=0).steps
     assert ours.seconds - 10.0 in (9.0, 14.0) and others.seconds - 10.0 in (5.0, 10.0), "four seconds of a probe"
+
+
+def test_a_search_ends_where_a_study_would_end_it(grid: Grid) -> None:
+    """What is proposed beyond, where three trials brought nothing and nothing is expected, isn't run."""
+    trials, _ = ran(grid, Ours, 0, 100)
+    replay = GridReplay(grid, 0)
+    history = History(replay.space, RATE, [*replay.trials()[:1], *trials])
+    proposal = sampler_of(0).propose(history)
+    assert len(trials) < len(grid.configs) - 1 and proposal is not None and proposal.expected is not None
+    assert proposal.expected < WORTH_HAVING
+    track = [history.gain(trial) or 0.0 for trial in trials]
+    assert max(track[-CALM:]) <= WORTH_HAVING * max(track[:-CALM])
+
+
+def test_lengths_in_a_game_are_those_of_a_study_with_its_usual_window(tmp_path: Path) -> None:
+    plan = worlds.plan(tmp_path)
+    assert window_s(plan, Phase.SEARCH, by_turns=True) == pytest.approx(WINDOW_S)
+    assert window_s(plan, Phase.FINALS, by_turns=True) == pytest.approx(FINALS_S)
+    assert (StudyPlan.finalists, StudyPlan.finals_rounds, StudyPlan.patience) == (FINALISTS, ROUNDS, PATIENCE)
+
+
+def test_a_loser_ends_early_and_what_may_be_the_best_is_measured_for_longer() -> None:
+    """Of a noise of 20% in each turn, beside a best one of 3x: 0.5x, and 3x by itself."""
+    space = worlds.resolved("workers", "layout")
+    rough = made_up_grid(worlds.World(), space=space, noise=0.2)
+    replay = GridReplay(rough, 3)
+    first = Trial(1, Phase.SEARCH, best_of(rough), "", replay.outcome(best_of(rough)))
+    history = History(replay.space, RATE, [*replay.trials()[:1], first])
+    slow = min((config for config in rough.configs if config), key=replay.true_gain)
+    lengths = {}
+    for config in (slow, best_of(rough)):
+        found = replay.outcome(config, raced(history, 2.0)).measurement
+        assert found is not None
+        lengths[config] = sum(block.seconds for block in found.blocks)
+    assert lengths[slow] < WINDOW_S < lengths[best_of(rough)] <= 6 * WINDOW_S + 1
+
+
+def best_of(grid: Grid) -> Config:
+    return GridReplay(grid).best[0]
+
+
+def test_finals_are_runs_that_are_charged_and_tell_the_fastest_of_the_finalists(grid: Grid) -> None:
+    """Twelve trials at random, then five rounds of three and of the script as written."""
+    def make(space: ResolvedSpace, seed: int) -> Player:
+        return ThenFinals(Random(space, seed), 12)
+
+    alone = play(grid, Random, 5, most=12, share=0)
+    played = play(grid, make, 5, most=100, share=0, races=True)
+    assert len(played.steps) == 12 + ROUNDS * (FINALISTS + 1)
+    seconds = [after.seconds - before.seconds for before, after in itertools.pairwise(played.steps[11:])]
+    # A start of a second, half a second of warm-up, and its own turns, each of a quarter of a second.
+    assert seconds == pytest.approx([1.5 + FINALS_S] * len(seconds), abs=0.3)
+    assert played.steps[-1].fraction >= alone.steps[-1].fraction
+    assert len(play(grid, make, 5, most=30, share=0, races=True).steps) == 30, "as long as there are trials left"
+    assert len(play(grid, make, 5, most=100, share=0).steps) == 12, "none where trials are as they were recorded"
 
 
 def test_the_figures_of_a_score() -> None:

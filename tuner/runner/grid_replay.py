@@ -3,14 +3,16 @@
 Each reading of a trial is a sample of that config's turns; another trial of it would have had others. They are drawn
 with replacement from those that were recorded (the bootstrap; Efron, Annals of Statistics 7, 1979), by pairs, so that
 what the machine did for both sides of a pair stays with both. What differs from process to process isn't in one trial,
-and so is in none of these: a search can be judged by them, and the finals of a study can't.
+and so is in none of these, but once between a config's trial and its longest recording: a search can be judged by them,
+and whether finals prove what they claim can't.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -39,6 +41,9 @@ from tuner.storage.grid import Grid, GridReading, GridRow
 from tuner.storage.grid_space import space_of
 
 Drawn = TypeVar("Drawn", Turn, tuple[Turn, Turn])
+Pair = tuple[Turn, Turn]
+Until = Callable[[Sequence[Pair]], bool]
+"""Whether a trial that has had these pairs of turns is over."""
 _NOT_ITS_OWN = frozenset({OutcomeKind.INFRASTRUCTURE, OutcomeKind.UNFINISHED})
 """What a trial ends as without a fault of its config."""
 _MOST_LOG = 700.0
@@ -62,6 +67,7 @@ class GridReplay:
         if longer is not None:
             _check_alike(grid, longer)
         self._rows = _rows_of(grid, longer)
+        self._longer: Mapping[Config, GridRow] = longer.configs if longer is not None else {}
         self._seed = seed
         self._served: dict[Config, int] = {}
         self._true = {config: _true_gain(row, grid.baseline) for config, row in self._rows.items()}
@@ -69,11 +75,24 @@ class GridReplay:
             again = {c: row for c, row in longer.configs.items() if c in self._rows and row.kind not in _NOT_ITS_OWN}
             self._true |= {config: _true_gain(row, longer.baseline) for config, row in again.items()}
 
-    def outcome(self, config: Config) -> Outcome:
-        """What a trial of the config comes to. Raises ``GridError`` for one that wasn't recorded."""
+    def outcome(self, config: Config, until: Until | None = None) -> Outcome:
+        """What a trial of the config comes to: as long as it was recorded, or as long as ``until`` says. What comes
+        after the recorded turns is drawn from its longest recording. Raises ``GridError`` for one that wasn't recorded.
+        """
         row = self._row(config)
+        return self._outcome(row, self._next(config), until)
+
+    def longer(self, config: Config, until: Until) -> Outcome:
+        """What a fresh process of the config, which no server forks, comes to: drawn from its longest recording, as
+        long as ``until`` says. Its seconds are its start's and its own turns'. Raises as ``outcome``.
+        """
+        return self._outcome(
+            self._row(config), f"longer:{self._next(config)}", until, self.start_s(config, fresh=True)
+        )
+
+    def _next(self, config: Config) -> str:
         self._served[config] = self._served.get(config, 0) + 1
-        return self._outcome(row, f"{sorted(config.items())}:{self._served[config]}")
+        return f"{sorted(config.items())}:{self._served[config]}"
 
     def trials(self) -> list[Trial]:
         """What a study knows before its search: the script as written, and what a probe ran of it."""
@@ -86,6 +105,17 @@ class GridReplay:
     def seconds(self, config: Config) -> float:
         """What the config's trial took. Raises as ``outcome``."""
         return self._row(config).seconds
+
+    def start_s(self, config: Config, *, fresh: bool = False) -> float:
+        """What the config's trial took to its first turn, and from its last one to its end; ``fresh``: what it takes to
+        its first turn where no server forks it. Raises as ``outcome``.
+        """
+        row = self._row(config)
+        if row.reading is None:
+            return row.seconds
+        if fresh:
+            return row.reading.first_step_s + row.reading.warmup_s
+        return max(0.0, row.seconds - sum(pair[1] + pair[4] for pair in row.reading.pairs))
 
     def true_gain(self, config: Config) -> float:
         """The config's ratio to the script as written by all of its longest recording; 0 where it can't work.
@@ -116,7 +146,10 @@ class GridReplay:
             )
         return row
 
-    def _outcome(self, row: GridRow, what: str) -> Outcome:
+    def _outcome(
+        self, row: GridRow, what: str, until: Until | None = None, start_s: float | None = None
+    ) -> Outcome:  # fmt: skip
+        """``start_s``: that of a process that begins with turns of the longest recording; None for one that doesn't."""
         header = self.grid.header
         chance = random.Random(f"{self._seed}:{what}") if self._seed is not None else None
         reading, baseline = row.reading, self.grid.baseline.reading
@@ -125,12 +158,38 @@ class GridReplay:
             as_written=dict(header.as_written), framework=header.framework, unit=baseline.unit,
             effective_batch=header.effective_batch,
         )  # fmt: skip
-        measurement = None
+        measurement, seconds = None, row.seconds
         if reading is not None:
-            measurement = _measurement(reading, row.config, baseline, chance, side=row.side)
+            pairs = None
+            if until is not None and row.complete and reading.pairs:
+                pairs = _taken(self._turns(row, chance, recorded=start_s is None), until)
+                own_s, other_s = (sum(turn.seconds for turn in side) for side in zip(*pairs, strict=True))
+                recorded_s = sum(pair[1] + pair[4] for pair in reading.pairs)
+                seconds = row.seconds + own_s + other_s - recorded_s if start_s is None else start_s + own_s
+            measurement = _measurement(reading, row.config, baseline, chance, side=row.side, taken=pairs)
         return Outcome(
-            row.kind, row.reason, row.detail, measurement=measurement, knowledge=knowledge, seconds=row.seconds
+            row.kind, row.reason, row.detail, measurement=measurement, knowledge=knowledge, seconds=seconds
         )
+
+    def _turns(self, row: GridRow, chance: random.Random | None, *, recorded: bool) -> Iterator[Pair]:
+        """Pairs of turns without end: as many as were ``recorded`` of the short trial first, then the longest's."""
+        assert row.reading is not None
+        first = _pairs(row.reading)
+        yield from _drawn(first, chance) if recorded else ()
+        beside = self._longer.get(Config(row.config))
+        longest = (_pairs(beside.reading) if beside is not None and beside.reading is not None else ()) or first
+        if chance is None:
+            yield from itertools.cycle(longest)
+        while chance is not None:
+            yield chance.choice(longest)
+
+
+def _taken(turns: Iterator[Pair], until: Until) -> list[Pair]:
+    """The first pairs, two of them at least, up to that with which ``until`` says that the trial is over."""
+    taken = list(itertools.islice(turns, 2))
+    while not until(taken):
+        taken.append(next(turns))
+    return taken
 
 
 def _rows_of(grid: Grid, longer: Grid | None) -> Mapping[Config, GridRow]:
@@ -161,10 +220,12 @@ def _measurement(
     chance: random.Random | None,
     *,
     side: Side | None,
+    taken: Sequence[Pair] | None = None,
 ) -> Measurement:
+    """``taken``: the pairs of turns that the trial had; None where they are drawn, as many as were recorded."""
     pairs, blocks = _pairs(reading), [Turn(0, amount, seconds) for amount, seconds in reading.blocks]
     recorded = together([own for own, _ in pairs] or blocks)
-    pairs, blocks = _drawn(pairs, chance), _drawn(blocks, chance)
+    pairs, blocks = _drawn(pairs, chance) if taken is None else list(taken), _drawn(blocks, chance)
     turns = [own for own, _ in pairs] or blocks
     interval = rate_interval([turn.amount for turn in turns], [turn.seconds for turn in turns])
     # Without turns the machine's drift is in the rate: it is held against the script as written of that time.

@@ -81,6 +81,27 @@ def test_what_was_measured_for_longer_is_what_is_true(grid: Grid) -> None:
         assert replay.true_gain(FASTER) == short.true_gain(FASTER) and replay.outcome(FASTER).complete
 
 
+def test_a_trial_goes_on_as_long_as_is_asked_for_by_turns_of_the_longest_recording(grid: Grid) -> None:
+    """Six pairs of a quarter of a second were recorded, and as many that are twice as fast."""
+    row = grid.configs[FASTER]
+    assert row.reading is not None
+    twice = tuple((2 * pair[0], *pair[1:]) for pair in row.reading.pairs)
+    beside = replace(row, reading=replace(row.reading, pairs=twice))
+    replay = GridReplay(grid, 1, replace(grid, rows=(grid.baseline, beside)))
+    short = GridReplay(grid, 1).outcome(FASTER)
+    assert replay.outcome(FASTER, lambda pairs: len(pairs) == 6) == short
+    start_s = short.seconds - 12 * 0.25
+    for count, by in ((60, 1.9), (3, 1.0)):
+        found = replay.outcome(FASTER, lambda pairs, count=count: len(pairs) == count)  # type: ignore[misc]
+        assert found.measurement is not None and found.measurement.reference is not None
+        assert found.measurement.turns == count and found.seconds == pytest.approx(start_s + 2 * count * 0.25)
+        assert found.measurement.reference.gain.ratio == pytest.approx(by * gain(GridReplay(grid), FASTER), rel=0.05)
+    fresh = replay.longer(FASTER, lambda pairs: len(pairs) == 40)
+    assert fresh.measurement is not None and fresh.measurement.reference is not None
+    assert fresh.measurement.reference.gain.ratio == pytest.approx(replay.true_gain(FASTER), rel=0.03)
+    assert fresh.seconds == pytest.approx(1.5 + 40 * 0.25), "a start, a warm-up, and its own turns"
+
+
 @pytest.mark.parametrize(
     ("change", "what"),
     [({"script_sha256": "0"}, "script"), ({"arguments": ("--x",)}, "arguments"), ({"knobs": ()}, "knobs and values")],
