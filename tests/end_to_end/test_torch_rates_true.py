@@ -48,6 +48,34 @@ def test_a_full_queue_of_a_loader_that_keeps_up_changes_nothing(run_child: Run, 
     assert any(block["ready_after"] for block in ran.of("block"))
 
 
+BROKEN_OFF = """
+    import time, torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    data = TensorDataset(torch.ones(4000, 4), torch.ones(4000, 1))
+    loader = DataLoader(data, batch_size=4, num_workers=1, worker_init_fn=lambda worker: time.sleep(0.08))
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for epoch in range(10_000):
+        for step, (x, y) in enumerate(loader):
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+            time.sleep(0.01)
+            if step == 7:
+                break
+"""
+
+
+@pytest.mark.timed
+def test_epochs_that_are_broken_off_begin_as_often_as_they_do(run_child: Run, write_script: Write) -> None:
+    """Eight batches of a thousand: their beginnings were counted as if each thousand had one."""
+    ran = run_child(write_script(BROKEN_OFF), window={"min_s": 1.5, "max_s": 3.0})
+    found = measured(ran)
+    assert found.rate == pytest.approx(naive(ran), rel=0.1)
+    assert found.data_wait_share is not None and found.data_wait_share > 0.3
+
+
 BACKGROUND = """
     import queue, threading, time, torch
     from torch.utils.data import DataLoader, TensorDataset

@@ -174,3 +174,45 @@ def test_loaders_do_without_workers_where_the_scripts_option_takes_them(begin: C
     data = TensorDataset(torch.randn(32, 8))
     held_out = DataLoader(data, batch_size=16, num_workers=0, persistent_workers=True, prefetch_factor=4)
     assert len(list(held_out)) == 2
+
+
+OVER_EPOCHS = """
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    class Repeated:
+        def __init__(self, sampler):
+            self.sampler = sampler
+        def __iter__(self):
+            while True:
+                yield from iter(self.sampler)
+
+    class OverEpochs(DataLoader):  # as YOLO's and timm's
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            object.__setattr__(self, "batch_sampler", Repeated(self.batch_sampler))
+            self.iterator = super().__iter__()
+        def __len__(self):
+            return len(self.batch_sampler.sampler)
+        def __iter__(self):
+            for _ in range(len(self)):
+                yield next(self.iterator)
+
+    model = torch.nn.Linear(5, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = KIND(TensorDataset(torch.randn(64, 5), torch.randn(64, 1)), batch_size=8, num_workers=1)
+    for epoch in range(10_000):
+        for x, y in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("kind", "respawns"), [("DataLoader", True), ("OverEpochs", False)])
+def test_workers_that_a_loader_keeps_over_its_epochs_start_once(
+    run_child: Callable[..., Any], write_script: Callable[..., Path], kind: str, respawns: bool
+) -> None:
+    """What they took to start was charged to each epoch."""
+    epoch = run_child(write_script(OVER_EPOCHS.replace("KIND", kind))).facts["epoch"]
+    assert (epoch["batches"], epoch["workers"], epoch.get("respawns", False)) == (8, 1, respawns)

@@ -190,7 +190,7 @@ def _slower_by_starts(entries: Sequence[Entry], switches: Mapping[int, SwitchedT
         start_s, workers = (_start_s(epoch), epoch.workers) if of is None else (of.seconds * of.respawns, of.workers)
         waited_s = sum(block.wait_s - block.start_s for block in own) / max(1, sum(block.steps for block in own))
         excess_s = max(0.0, start_s - max(1, workers) * max(0.0, waited_s))
-        return 1 + excess_s * samples / seconds / epoch.samples
+        return 1 + excess_s * epoch.begun(samples) / seconds
 
     return factor
 

@@ -88,7 +88,8 @@ def _change(block: Block) -> float | None:
 def epoch_starts_s(blocks: Sequence[Block], epoch: EpochUse | None) -> float:
     """The seconds that the window lacks, or has too much, of what its share of an epoch costs to begin.
 
-    An epoch that is longer than the window has its beginning outside of it, or by chance within. What a beginning
+    An epoch that is longer than the window has its beginning outside of it, or by chance within. One that the script
+    breaks off is as long as what it takes of it: where it fetches ``next(iter(loader))``, a batch. What a beginning
     takes is known from later ones that were seen, else from the first one where each starts its workers anew. The
     batches that came without waiting right after it are set off against it: the first of each worker.
 
@@ -109,7 +110,7 @@ def epoch_starts_s(blocks: Sequence[Block], epoch: EpochUse | None) -> float:
     batches = samples / epoch.samples * epoch.batches
     waited_s = sum(block.wait_s - block.start_s for block in blocks) / batches if batches else 0.0
     excess_s = max(0.0, start_s - max(1, epoch.workers) * max(0.0, waited_s))
-    return max((samples / epoch.samples - seen) * excess_s, -sum(block.start_s for block in blocks))
+    return max((epoch.begun(samples) - seen) * excess_s, -sum(block.start_s for block in blocks))
 
 
 def validation_share(blocks: Sequence[Block]) -> float | None:

@@ -22,6 +22,8 @@ class EpochUse:
 
     ``first_s``: seconds from the first iteration's beginning to its first batch; ``later_s``: on average, of the
     ``later`` iterations that were seen to begin. ``respawns``: each iteration starts its workers anew.
+    ``taken``: batches that the script takes of it on average, where it breaks its iterations off; 0 where it takes all
+    of them, or that isn't known.
     """
 
     batches: int
@@ -31,6 +33,12 @@ class EpochUse:
     later: int = 0
     later_s: float = 0.0
     respawns: bool = False
+    taken: float = 0.0
+
+    def begun(self, samples: float) -> float:
+        """How many iterations begin for so many samples."""
+        whole = samples / self.samples
+        return whole * self.batches / self.taken if self.taken else whole
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ class DataSource:
     ``waits``: seconds that each of its newest batches was waited for, but for the first of an iteration.
     ``given``: batches of the newest iteration; ``asked_about``: those of them that a model was asked about at once, as
     where it is evaluated; ``evaluated``: those of these behind which the next fetch came, and no training; ``ended``:
-    whether it has come to its end.
+    whether it has come to its end. ``trains``: whether a gradient was taken on it. ``passes``: earlier iterations that
+    trained; ``taken``, ``most_taken``: the batches of all of them, and of the longest one.
     """
 
     key: str
@@ -48,6 +49,10 @@ class DataSource:
     asked_about: int = 0
     evaluated: int = 0
     ended: bool = False
+    trains: bool = False
+    passes: int = 0
+    taken: int = 0
+    most_taken: int = 0
     waits: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_WAITS))
     _begun_s: float | None = None
 
@@ -70,6 +75,11 @@ class DataSource:
     def begins(self, wait_s: float) -> None:
         """An iteration began, which took so many seconds."""
         self.iterated = True
+        if self.trains:
+            self.passes += 1
+            self.taken += self.given
+            self.most_taken = max(self.most_taken, self.given)
+        self.trains = False
         self.given = self.asked_about = self.evaluated = 0
         self.ended = False
         self._begun_s = wait_s
@@ -85,6 +95,16 @@ class DataSource:
             self.later_starts += 1
             self.later_start_s += start_s
         return start_s
+
+    def taken_of(self, batches: int) -> float:
+        """Of an iteration of so many batches those that are taken on average; 0 where all are, or nobody knows.
+
+        The newest one may be longer than any before: a search for a learning rate came first.
+        """
+        if not self.passes or self.given > self.most_taken:
+            return 0.0
+        mean = self.taken / self.passes
+        return mean if mean < batches - 1 else 0.0
 
     @property
     def usual_size(self) -> int:

@@ -234,6 +234,7 @@ class TrainingSources(Generic[Source]):
             self._fed_at = self._clock.total_steps
             for source in self._gap.values():
                 source.training_gaps += 1
+                source.trains = True
                 self._clock.total_samples += self.resigned.pop(source.key, 0.0)  # it has many steps to a batch
             newest = next(reversed(self._gap.values()))
             if self.primary is None or self.primary.key not in self._gap:

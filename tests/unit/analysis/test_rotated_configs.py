@@ -328,6 +328,12 @@ def test_what_the_epochs_of_a_loader_of_its_own_begin_with_counts_against_a_conf
     assert not any(each.without_wait for each in found.values()), "a loader of its own feeds whom it keeps waiting"
 
 
+def test_epochs_that_the_script_breaks_off_begin_more_often() -> None:
+    """After 20 of 40 batches: 200 samples, which take a second."""
+    told = with_loaders(EpochUse(40, 400.0, taken=20.0), LoaderStarted(WORKERS, 0.51, 2))[Config(WORKERS)].gain
+    assert told is not None and told.ratio == pytest.approx(2.0 / (1.5 / 1.0))
+
+
 @pytest.mark.parametrize(
     ("epoch", "started"),
     [

@@ -129,6 +129,14 @@ def test_a_beginning_within_the_window_counts_by_the_share_of_the_epoch() -> Non
     assert epoch_starts_s([replace(block, samples=1000.0)], seen) == pytest.approx(0.0)
 
 
+def test_iterations_that_the_script_breaks_off_begin_as_often_as_they_do() -> None:
+    """The window's 100 samples are ten batches: five iterations of two each, of the hundred that the loader has."""
+    block = replace(BLOCK, starts=5, start_s=5.0, wait_s=5.0)
+    broken_off = replace(EPOCH, later=9, later_s=1.0, taken=2.0)
+    assert epoch_starts_s([block], broken_off) == pytest.approx(0.0)
+    assert epoch_starts_s([BLOCK], broken_off) == pytest.approx(5.0), "none lies within the window"
+
+
 @pytest.mark.parametrize("respawns", [True, False])
 def test_a_beginning_that_no_trial_saw_before_counts_by_the_share_of_the_epoch_too(*, respawns: bool) -> None:
     """The script as written lives on between others' turns: there an epoch began that was longer than its own trial."""

@@ -291,3 +291,34 @@ def test_gradients_that_no_step_follows_leave_a_loader_in_its_place(trial: Trial
     for _ in range(40):
         trial.sources.gradient_ran()
     assert trial.sources.primary is trial.source("train")
+
+
+def iterated(trial: Trial, *lengths: int, trains: bool = True) -> DataSource:
+    """The source after iterations of so many batches each, of which the last one goes on."""
+    for length in lengths:
+        trial.sources.iteration_began(trial.source("train"), 0.0)
+        for _ in range(length):
+            if trains:
+                trial.step("train")
+            else:
+                trial.fetch("train")
+    return trial.source("train")
+
+
+def test_iterations_that_are_broken_off_take_what_they_took(trial: Trial) -> None:
+    assert iterated(trial, 4, 6, 3).taken_of(100) == 5.0
+    assert iterated(trial, 4, 6, 3).taken_of(5) == 0.0, "all of them"
+
+
+def test_of_a_first_iteration_that_goes_on_nobody_knows_what_is_taken(trial: Trial) -> None:
+    assert iterated(trial, 9).taken_of(100) == 0.0
+
+
+def test_a_look_at_the_data_breaks_no_epoch_off(trial: Trial) -> None:
+    iterated(trial, 1, 1, trains=False)
+    assert iterated(trial, 9).taken_of(100) == 0.0
+
+
+def test_a_short_stage_says_nothing_of_longer_iterations(trial: Trial) -> None:
+    """As a search for a learning rate, before the first epoch."""
+    assert iterated(trial, 10, 11).taken_of(100) == 0.0

@@ -121,7 +121,7 @@ class LoaderWatch:
         later_s = primary.later_start_s / max(1, primary.later_starts)
         return EpochUse(
             batches, float(batches * primary.usual_size), workers, primary.first_start_s, primary.later_starts, later_s,
-            respawns=workers > 0 and not primary.live.get("persistent_workers"),
+            respawns=primary.respawns(batches), taken=primary.taken_of(batches),
         )  # fmt: skip
 
     # construction

@@ -62,6 +62,12 @@ class Loader(DataSource):
         """
         return 0 < self.later_starts < self.anew and self.made > self.made_first
 
+    def respawns(self, batches: int) -> bool:
+        """Whether each iteration of so many batches starts its workers anew. One that goes on beyond them repeats its
+        sampler by itself, as YOLO's and timm's do, and lasts.
+        """
+        return bool(self.live.get("num_workers")) and not self.live.get("persistent_workers") and self.given <= batches
+
     @property
     def takes_single_items(self) -> bool:
         """Whether each of its batches is made of one item."""
