@@ -243,7 +243,7 @@ def test_an_option_of_the_scripts_own_lifts_what_the_patches_cant_do(begin: Begi
     parser = argparse.ArgumentParser()
     parser.add_argument("--accum-iter", type=int, default=2)
     parser.parse_args([])
-    _learn(16, clear="loss_of(model(a), b).backward()")
+    _accumulate(2)
     facts = trial.end()
     assert facts["options"] == {"grad_accumulation": "accum_iter"}
     assert "grad_accumulation" not in facts["left_out"]
@@ -298,11 +298,26 @@ def test_accumulated_micro_batches_equal_the_whole_batch(begin: Begin, reduction
     assert split == pytest.approx(whole, rel=1e-4, abs=1e-6)
 
 
-def test_accumulation_of_the_scripts_own_is_told(begin: Begin) -> None:
+def _accumulate(batches: int, losses: int = 1) -> None:
+    """Trains on so many batches to a step, and on so many losses of each."""
+    model = torch.nn.Linear(5, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = torch.utils.data.TensorDataset(torch.randn(96, 5), torch.randn(96, 1))
+    for place, (x, y) in enumerate(torch.utils.data.DataLoader(data, batch_size=8)):
+        for _ in range(losses):
+            torch.nn.functional.mse_loss(model(x), y).backward()
+        if place % batches == batches - 1:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(("batches", "losses"), [(2, 1), (1, 2), (3, 2)])
+def test_accumulation_of_the_scripts_own_is_told(begin: Begin, batches: int, losses: int) -> None:
+    """In batches: two losses of one batch make no more samples of it."""
     trial = begin()
-    _learn(16, clear="loss_of(model(a), b).backward()")
+    _accumulate(batches, losses)
     facts = trial.end()
-    assert facts["as_written"]["grad_accumulation"] == 2
+    assert facts["as_written"]["grad_accumulation"] == batches
     assert "itself" in facts["left_out"]["grad_accumulation"]
 
 

@@ -133,12 +133,12 @@ class Observation:
 
     def _written_steps(self) -> None:
         facts, steps = self.session.facts, self.steps
-        accumulated = round(steps.backwards / max(1, steps.steps + steps.evaluations))
+        backwards = round(steps.backwards / max(1, steps.steps + steps.evaluations))
         facts.as_written[ACCUMULATION] = 1
         if ACCUMULATION in self.session.knobs.trainer_options:
             pass  # the trainer knows how to, whatever its loop looks like from here
-        elif accumulated > 1 and steps.stepped and steps.together <= 1:
-            facts.as_written[ACCUMULATION] = accumulated
+        elif backwards > 1 and steps.stepped and steps.together <= 1:
+            facts.as_written[ACCUMULATION] = self._batches_of_step(backwards)
             facts.left_out[ACCUMULATION] = "the script takes several backwards to a step itself"
         elif not self._reached():
             facts.left_out[ACCUMULATION] = "the training loss doesn't come out of a call of a torch module"
@@ -270,9 +270,16 @@ class Observation:
             observed, why = self._parts_seen(), self.modules.parts.obstacle()
             knobs.compare(ACCUMULATION, observed, sites=sites, changed=changed, why=why)
         elif ACCUMULATION in knobs.requested:
-            knobs.compare(ACCUMULATION, round(steps.backwards / max(1, steps.steps)))
+            knobs.compare(ACCUMULATION, self._batches_of_step(round(steps.backwards / max(1, steps.steps))))
         if "optimizer" in knobs.requested:
             self._implementation_evidence(str(knobs.requested["optimizer"]))
+
+    def _batches_of_step(self, backwards: int) -> int:
+        """Of so many backwards to a step: those of one batch, as of two losses, count once."""
+        steps, primary = self.steps, self.sources.primary
+        if primary is None:
+            return backwards
+        return min(backwards, max(1, round(primary.fetches / max(1, steps.steps + steps.evaluations))))
 
     def _parts_seen(self) -> object:
         """In how many parts the batches were computed that were asked for."""
