@@ -7,6 +7,7 @@ Such a call is one that is given a module with parameters to train, or such a mo
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -38,7 +39,8 @@ _FORWARDS = ("forward", "__call__", "_call_impl", "_wrapped_call_impl")
 
 @dataclass
 class Site:
-    """One such call: its ``mode`` as written, and an ``obstacle`` to any other one ("" for none).
+    """One such call, with those that compile the same module again in the same way, as in each step: its ``mode`` as
+    written, and an ``obstacle`` to any other one ("" for none).
 
     ``seen`` is what was seen of the calls of what it gave, of which so many were ``called`` with gradients.
     """
@@ -60,6 +62,7 @@ class OwnCompile:
         self.called = False
         """Whether the script calls ``torch.compile``, whatever for."""
         self.sites: list[Site] = []
+        self._of_module: weakref.WeakKeyDictionary[Any, dict[tuple[str, str], Site]] = weakref.WeakKeyDictionary()
         self._of_functions = False
 
     def install(self) -> None:
@@ -87,14 +90,26 @@ class OwnCompile:
 
     def _is_trained(self, model: Any) -> bool:
         """Whether it is a module with parameters to train, or the forward of one."""
-        kind = self._torch.nn.Module
-        owner = getattr(model, "__self__", None) if getattr(model, "__name__", "") in _FORWARDS else None
-        module = model if isinstance(model, kind) else owner
-        return isinstance(module, kind) and any(each.requires_grad for each in module.parameters())
+        module = self._module_of(model)
+        return isinstance(module, self._torch.nn.Module) and any(each.requires_grad for each in module.parameters())
+
+    def _module_of(self, model: Any) -> Any:
+        """The module that is given, or whose forward is; None of anything else."""
+        if isinstance(model, self._torch.nn.Module):
+            return model
+        return getattr(model, "__self__", None) if getattr(model, "__name__", "") in _FORWARDS else None
+
+    def _site(self, model: Any, how: Mapping[str, Any]) -> Site:
+        """Where the module was compiled so before; else a new one."""
+        mode, obstacle = str(how.get("mode") or DEFAULT), _obstacle(how)
+        made = self._of_module.setdefault(self._module_of(model), {})
+        if (mode, obstacle) not in made:
+            made[mode, obstacle] = Site(mode, obstacle)
+            self.sites.append(made[mode, obstacle])
+        return made[mode, obstacle]
 
     def _of_model(self, original: Callable[..., Any], model: Any, how: dict[str, Any]) -> Any:
-        site = Site(str(how.get("mode") or DEFAULT), _obstacle(how))
-        self.sites.append(site)
+        site = self._site(model, how)
         mode = self._session.knobs.wanted(KNOB)
         if mode is None or site.obstacle:
             return original(model, **how)

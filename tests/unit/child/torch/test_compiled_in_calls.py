@@ -30,10 +30,10 @@ class Late(nn.Module):  # type: ignore[misc]  # torch's own types are Any here
         return self._compiled[0](x)
 
 
-def _train(model: Any) -> None:
+def _train(model: Any, call: Callable[..., Any] | None = None) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(14):
-        model(torch.randn(16, 8)).square().mean().backward()
+        (call or model)(torch.randn(16, 8)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -60,3 +60,12 @@ def test_a_function_that_is_compiled_in_a_call_is_no_model(begin: Callable[..., 
     left_out = trial.end()["left_out"]
     assert "compile_mode" not in left_out
     assert "compile" not in left_out
+
+
+def test_a_model_that_is_compiled_in_each_step_is_one_place(begin: Callable[..., Any], backend: list[Any]) -> None:
+    trial = begin({"compile_mode": "off"})
+    model = Late(lambda layers: layers)
+    _train(model, lambda x: torch.compile(model)(x))  # noqa: PLW0108  # each step compiles it
+    trial.end()
+    assert trial.evidence("compile_mode")[0] == "verified", trial.evidence("compile_mode")
+    assert trial.log.of("knob")[0]["sites_seen"] == 1
