@@ -30,6 +30,8 @@ _ELSEWHERE = re.compile(
 )
 """What scripts say of themselves as they end, where they look for their device."""
 _ANSWER = re.compile(r"EOFError: EOF when reading a line")
+_TERMINAL = re.compile(r"\bstty\b|\btermios\.error\b|Inappropriate ioctl for device|\b_curses\.error\b")
+"""Of scripts that ask how wide the terminal is, often for a progress bar."""
 _TRACKER = re.compile(r'^  File "[^"\n]*/(wandb|comet_ml|neptune|swanlab|clearml|mlflow)/', re.MULTILINE)
 
 
@@ -61,6 +63,12 @@ def surroundings_error(outcome: Outcome, device: Device) -> UserScriptError | No
     elif _ANSWER.search(text):
         message = "the script asks for an answer on standard input, which is empty in a trial"
         hint = "give the answer as an argument of the script"
+    elif _TERMINAL.search(text):
+        message = f"the script asks for a terminal, and a trial has none, as a batch job hasn't: {detail}"
+        hint = (
+            "python train.py < /dev/null > out.txt shows the same; shutil.get_terminal_size() gives a width with a"
+            " terminal and without"
+        )
     elif tracker := _TRACKER.search(text):
         message = f"the script fails in {tracker[1]}, which is switched off in trials: {detail}"
         hint = f"leave {tracker[1]} out by an argument of the script: trials are no experiments of yours"

@@ -62,6 +62,20 @@ def test_a_script_that_asks_for_an_answer() -> None:
     assert error is not None and "standard input" in error.message
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "    _, width = os.popen('stty size', 'r').read().split()\nValueError: not enough values to unpack",
+        "    width = os.get_terminal_size().columns\nOSError: [Errno 25] Inappropriate ioctl for device",
+        "    old = termios.tcgetattr(sys.stdin)\ntermios.error: (25, 'Inappropriate ioctl for device')",
+    ],
+)
+def test_a_script_that_asks_for_a_terminal(text: str) -> None:
+    error = surroundings_error(failed(text), cpu_device())
+    assert error is not None and "asks for a terminal" in error.message and "/dev/null" in error.hint
+    assert "by itself" not in error.message
+
+
 def test_a_tracker_that_is_off() -> None:
     text = '  File "/env/site-packages/wandb/sdk/wandb_run.py", line 9, in url\n    x\nAttributeError: no url'
     error = surroundings_error(failed(text), cpu_device())
