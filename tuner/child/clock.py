@@ -171,6 +171,7 @@ class StepClock:
     def was_training(self) -> None:
         """What ``validation_begins`` opened is part of the training, as its first call has shown."""
         self._fetched.validated_on = False
+        self._has_resumed |= self._validating  # it has ended a block
         self._training_again()
 
     def training_resumes(self) -> None:

@@ -322,3 +322,21 @@ def test_a_look_at_the_data_breaks_no_epoch_off(trial: Trial) -> None:
 def test_a_short_stage_says_nothing_of_longer_iterations(trial: Trial) -> None:
     """As a search for a learning rate, before the first epoch."""
     assert iterated(trial, 10, 11).taken_of(100) == 0.0
+
+
+def test_a_window_comes_to_its_end_where_many_loaders_train_in_turn() -> None:
+    """One a client, of ten steps each: with each a block ended, before it was long enough for anything to be asked."""
+    now, window = [0.0], Window(warmup_s=0.1, min_s=0.3, max_s=1.0)
+    clock = StepClock(Log(), window, clock=lambda: now[0])
+    sources: TrainingSources[DataSource] = TrainingSources(clock, (), lambda: True)
+    clients = [sources.add(DataSource(name, name)) for name in "abcdefghij"]
+    for step in range(5000):
+        client = clients[step // 10 % len(clients)]
+        sources.fetch_begins(client)
+        sources.fetched(client, 8, 0.0)
+        sources.gradient_ran()
+        now[0] += 0.001
+        if clock.step():
+            break
+    assert clock.complete
+    assert clock.total_steps < 2000
