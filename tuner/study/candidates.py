@@ -157,7 +157,8 @@ def _run_screens(
             continue
         result = screen(study, trial)
         if result is None:
-            if not fit and not unscreened:
+            if not (fit or unscreened or trial.config in study.passed_over):
+                study.passed_over |= {trial.config}
                 study.note(f"no time left to compare how {config_text(trial.config)} learns, and to prove it")
             unscreened = True
             continue
@@ -190,7 +191,8 @@ def _gives_way_to(
     """The one whose proof is sure to fit into what is left, where the candidate's isn't, and which is worth as much.
 
     As much as what may be proven with a chance of about one half: the square of the gain to expect of it is as large.
-    Any other is worth as much as one whose finals can't come off. One with which finals have begun stays in them.
+    Any other is worth as much as one whose finals can't come off, but none that finals have judged: that stands. One
+    with which finals have begun stays in them.
     """
     proof_s, time = _proof_s(study, candidate), study.time
 
@@ -202,7 +204,10 @@ def _gives_way_to(
 
     if candidate.number in going_on(study, Contest.KEEPING) or is_sure_to_fit(candidate):
         return None
-    instead = [other for other in others if not (told(other, []) or study.rejects(other.config))]
+    instead = [
+        other for other in others
+        if not (told(other, []) or study.rejects(other.config) or time.rounds_done(other.config) >= FEWEST_ROUNDS)
+    ]  # fmt: skip
     if proof_s <= time.finals_s(candidate.config, FEWEST_ROUNDS) and not may_fit(candidate):
         return next(filter(may_fit, instead), None)
     gain = history.expected(candidate) or 1.0

@@ -141,7 +141,8 @@ def _search_and_prove(study: StudyContext, sampler: Sampler) -> tuple[str, tuple
         set_aside(study)
         before = study.rejected
         candidates, winner = _prove_kept(study)
-        if winner is not None or study.fit or study.rejected == before or study.time.search_is_over():
+        all_gone = study.rejected != before and all(study.gone(trial.config) for trial in candidates)
+        if winner is not None or not all_gone or study.time.search_is_over():
             return why, candidates, winner
         done, study.set_aside_s = len(study.searched), 0.0
         study.note("all that was found is rejected: the search looks for what is faster without it")

@@ -300,3 +300,23 @@ def test_turns_beside_workers_that_the_user_has_set_are_as_long_as_beside_others
     monkeypatch.setattr(context, "turn_length_s", length)
     studied(tmp_path, speeds, seconds_of=noted, trials=4, selection=("layout",), pinned=Config(workers=2))
     assert turns[True] == {worlds.plan(tmp_path).window.block_s}
+
+
+def test_nothing_gives_way_to_what_earlier_finals_have_judged(tmp_path: Path) -> None:
+    """Three rounds of bf16, whose runs take a minute, are foreseen to take 210 s. It was said to give way to two
+    workers, which were proven before, and of which nothing more was run.
+    """
+
+    def slow(request: TrialRequest) -> float:
+        return 60.0 if request.config.get("precision") == "bf16" else 10.0
+
+    first, _ = studied(tmp_path, speeds, seconds_of=slow, budget_s=2000.0, trials=4, accuracy=UNSCREENED)
+    assert first.winner is not None and first.improved and first.winner.config == {"workers": 2}
+    again, events = studied(tmp_path, speeds, seconds_of=slow, budget_s=260.0, trials=6, accuracy=UNSCREENED)
+    assert again.winner == first.winner and again.lacked_time is not None
+    said = [note.text for note in of(events, Noted)]
+    assert not any("gives way" in text for text in said)
+    assert "not proven: no time left for 3 rounds of the finals of workers=2 precision=bf16" in said
+    minutes = again.lacked_time.budget_s / 60
+    last, _ = studied(tmp_path, speeds, seconds_of=slow, budget_s=60 * minutes, trials=6, accuracy=UNSCREENED)
+    assert last.winner is not None and last.improved and last.winner.config == {"workers": 2, "precision": "bf16"}

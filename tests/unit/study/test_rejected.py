@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -27,15 +28,12 @@ GAINS = {"bf16": 2.0, "fp16": 0.9, "default": 1.3, "max": 1.1}
 class NeverLearns(Clocked):
     """bf16 is twice as fast, whatever is beside it, and learns nothing; the compiler is a third faster."""
 
-    def __init__(self) -> None:
+    def __init__(self, fp16: float) -> None:
         super().__init__(self._speed)
+        self._gains = {**GAINS, "fp16": fp16}
 
-    @staticmethod
-    def _speed(config: Config) -> Outcome:
-        rate = 100.0
-        for value in config.values():
-            rate *= GAINS[str(value)]
-        return worlds.measured(rate)
+    def _speed(self, config: Config) -> Outcome:
+        return worlds.measured(100.0 * math.prod(self._gains[str(value)] for value in config.values()))
 
     def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
         """In a screen its loss stands still."""
@@ -46,8 +44,8 @@ class NeverLearns(Clocked):
         return replace(outcome, measurement=replace(outcome.measurement, losses=(flat,)))
 
 
-def studied(folder: Path, **changes: Any) -> tuple[StudyResult, list[Event]]:
-    runner, events = NeverLearns(), list[Event]()
+def studied(folder: Path, fp16: float = 0.9, **changes: Any) -> tuple[StudyResult, list[Event]]:
+    runner, events = NeverLearns(fp16), list[Event]()
     given = {"selection": ("precision", "compile"), "accuracy": AccuracyLimits(samples=600), "trials": 30, **changes}
     plan = worlds.plan(folder, **given)
     result = run_study(plan, runner, StructuredSampler(), events.append, threading.Event(), clock=runner.clock)
@@ -94,3 +92,13 @@ def test_other_bounds_may_let_it_pass(tmp_path: Path) -> None:
     again, _ = studied(tmp_path, trials=4, accuracy=AccuracyLimits(max_loss_increase=None))
     assert first.winner is None and again.winner is not None and again.winner.verdict is Verdict.IMPROVED
     assert again.winner.config.get("precision") == "bf16"
+
+
+def test_what_only_lacks_time_is_not_told_to_be_rejected(tmp_path: Path) -> None:
+    """Behind a screen that failed, others had no time for theirs: a study with more of it may prove them."""
+    for budget_s in range(60, 330, 15):
+        result, events = studied(tmp_path / str(budget_s), fp16=1.5, budget_s=float(budget_s))
+        notes = [note.text for note in of(events, Noted)]
+        told = any(text.startswith("all that was found is rejected") for text in notes)
+        assert not (told and any(text.startswith("no time left to compare how") for text in notes)), budget_s
+        assert len(notes) == len(set(notes)) and result.seconds <= budget_s
