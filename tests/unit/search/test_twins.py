@@ -47,6 +47,18 @@ def test_what_makes_a_difference_anywhere_is_no_twin() -> None:
     assert not twins.are_twins(W2_FAR, W2) and not twins.are_twins(BOTH_FAR, BOTH)
 
 
+def test_what_small_gains_add_up_to_is_no_twin() -> None:
+    """Each of three values brings 1.9%, which is alike; together they bring 5.8%, and one that costs takes it back."""
+    each = [Config(precision="bf16"), Config(layout=True), Config(compile="max")]
+    small = {Config(): 100.0, **dict.fromkeys(each, 101.9), Config(workers=1): 98.2}
+    twins = history_of(small).twins
+    assert all(twins.are_twins(one, Config()) for one in small)
+    together = Config(precision="bf16", layout=True, compile="max")
+    assert not twins.are_twins(together, Config()) and not twins.are_twins(Config(), together)
+    assert not twins.are_twins(Config(layout=True, compile="max"), Config())
+    assert twins.are_twins(Config(layout=True, workers=1), Config())
+
+
 def test_what_a_loop_that_computes_shows_says_nothing_of_one_that_waits() -> None:
     twins = history_of(RATES, {BOTH: 0.5}).twins
     assert twins.are_twins(W2_FAR, W2) and not twins.are_twins(BOTH_FAR, BOTH)
