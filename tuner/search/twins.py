@@ -6,6 +6,7 @@ One of two such configs says all that both could: the other one isn't tried, scr
 from __future__ import annotations
 
 import math
+import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
@@ -32,7 +33,8 @@ class Twins:
 
     A change of one knob's value makes no difference where two trials that differ in nothing else are alike, and none
     that waits for its data as they do, or computes as they do, says otherwise. A rotation, whose ratios are rough, says
-    it of one value more or less only, and only where it knows both well. Configs whose own trials differ are none.
+    it of one value more or less only, and only where it knows both well. What several changes bring adds up. Configs
+    whose own trials differ are none.
     """
 
     def __init__(self, space: ResolvedSpace, tried: Tried, ranking: Ranking) -> None:
@@ -61,8 +63,15 @@ class Twins:
         except ValueError:
             return False
         waits = self._waits.get(two, self._waits.get(one))
-        changes = [(name, frozenset({ours[name], theirs[name]})) for name in self._names if ours[name] != theirs[name]]
-        return waits is not None and all((*change, waits) in self._idle for change in changes)
+        if waits is None:
+            return False
+        gained = 0.0
+        for name in (name for name in self._names if ours[name] != theirs[name]):
+            upwards = self._idle.get((name, frozenset({ours[name], theirs[name]}), waits))
+            if upwards is None:
+                return False
+            gained += upwards if ours[name] > theirs[name] else -upwards
+        return abs(gained) <= ALIKE
 
     def _differ(self, one: Config, other: Config) -> bool:
         """Whether both have a trial, and these differ by more than they are rough."""
@@ -77,19 +86,24 @@ class Twins:
         fewer, more = sorted((dict(one), dict(other)), key=len)
         return len(more) == len(fewer) + 1 and all(same_value(more.get(knob), value) for knob, value in fewer.items())
 
-    def _without_difference(self, tried: Tried) -> frozenset[_Change]:
-        """Knob, the places of two of its values, and whether the loop waits: changes that were seen to do nothing."""
-        seen: dict[_Change, list[bool]] = defaultdict(list)
+    def _without_difference(self, tried: Tried) -> Mapping[_Change, float]:
+        """Knob, the places of two of its values, and whether the loop waits: changes that were seen to do nothing → the
+        mean of what the later value brought beyond the earlier one, as a logarithm.
+        """
+        seen: dict[_Change, list[float]] = defaultdict(list)
         differ = tried.indices[:, None, :] != tried.indices[None, :, :]
         for one, two in np.argwhere(np.triu(differ.sum(axis=2) == 1)):
             place = int(np.argmax(differ[one, two]))
             waits = [self._waits[tried.trials[each].config] for each in (one, two)]
-            alike = bool(abs(tried.gains[one] - tried.gains[two]) <= ALIKE)
+            later = tried.indices[one, place] > tried.indices[two, place]
+            gained = float(tried.gains[one] - tried.gains[two]) * (1 if later else -1)
             rough = math.hypot(tried.noise[one], tried.noise[two]) > TOO_ROUGH
-            if waits[0] == waits[1] and not (alike and rough):
+            if waits[0] == waits[1] and not (abs(gained) <= ALIKE and rough):
                 values = frozenset({int(tried.indices[one, place]), int(tried.indices[two, place])})
-                seen[self._names[place], values, waits[0]].append(alike)
-        return frozenset(change for change, alike in seen.items() if all(alike))
+                seen[self._names[place], values, waits[0]].append(gained)
+        return {
+            change: statistics.fmean(gains) for change, gains in seen.items() if all(abs(own) <= ALIKE for own in gains)
+        }  # fmt: skip
 
 
 def tells_no_more(config: Config, better: Iterable[Config], twins: Twins, tiers: Tiers) -> bool:
