@@ -15,6 +15,7 @@ from . import FRAMEWORK
 from .client import ClientWatch
 from .compiling import CompileWatch
 from .donation import DonationWatch
+from .eager import EagerWatch
 from .evidence import Observation, why_no_step
 from .lead import Lead
 from .patches import Instrumentation
@@ -68,6 +69,7 @@ class JaxAdapter(Adapter):
         self.client.install()
         if session.measuring:
             self.reads.install()
+            EagerWatch(self.steps, jax).install()
             self.compiling.install(jax)
             self.steps.tracing.count = lambda: self.compiling.traces
             self.compiling.compiled = self.steps.tracing.compiled

@@ -108,7 +108,7 @@ class JittedFunction:
 
         def hashed() -> int | None:
             known = [trained, *(each.traces.parameters for each in training)]
-            return hash_of(data_in(given(), known), _every)
+            return hash_of(data_in(given(), known), every_value)
 
         if self.is_of_library and self.is_scripts and not self.gives_numbers:
             _, is_new = self._asked.called(steps)
@@ -278,10 +278,12 @@ def _loosely(fun: Call) -> Callable[[], Call | None]:
         return lambda: fun
 
 
-def _every(leaf: Any, number: int) -> Any:
-    """Each so-and-so-many-th value of an array of NumPy's, or of one that lies in this machine's memory."""
-    if hasattr(leaf, "sharding") and {device.platform for device in leaf.sharding.device_set} != {"cpu"}:
-        raise ValueError("it would have to be copied")
+def every_value(leaf: Any, number: int) -> Any:
+    """Each so-and-so-many-th value of an array of NumPy's, or of one that lies in this machine's memory by now."""
+    if hasattr(leaf, "sharding"):
+        is_here = {device.platform for device in leaf.sharding.device_set} == {"cpu"} and leaf.is_ready()
+        if not is_here:
+            raise ValueError("it would have to be copied, or waited for")
     return sys.modules["numpy"].asarray(leaf).reshape(-1)[::number]
 
 

@@ -48,7 +48,8 @@ class StepWatch:
     """Told by ``patches`` of calls, gradients and updates; counts steps and samples.
 
     ``trained``: whether a step was seen. ``eager_steps``: those that no compiled function took. ``eager_gradients``:
-    those taken on values. ``apart``: names of functions whose calls were set apart as validation.
+    those taken on values; ``kinds``: shapes of what they were taken of. ``apart``: names of what was set apart as
+    validation.
     ``schedule_is_unknown``: whether the number of batches of an update changes. ``in_turns``: names of functions that
     train the same parameters, each call of which counts. ``beside``: names of others that train, and how many of their
     calls count as no step.
@@ -75,7 +76,7 @@ class StepWatch:
         self.site = ""
         self._other_outputs = Outputs(self.leaves)
         self._sites: dict[str, EagerSite] = {}
-        self._trained: set[Aval] = set()
+        self.kinds: set[Aval] = set()
         self._any_update = False
         self._awaits: Awaited[Owner] | None = None
         self._leader = Leader(self._counts_anew)
@@ -159,7 +160,7 @@ class StepWatch:
         """Whether this call, which takes no gradient, may be a validation's."""
         clock = self.session.clock
         if self.trained and self.session.measuring and not clock.validating:
-            function.is_asked(clock.total_steps, lambda: self.leaves((args, kwargs)), self._training, self._trained)
+            function.is_asked(clock.total_steps, lambda: self.leaves((args, kwargs)), self._training, self.kinds)
         return function.others > 0 and self.session.measuring and function.may_validate
 
     def _given_to(self, trace: Trace, args: Arguments, kwargs: Keywords) -> list[Any]:
@@ -249,8 +250,8 @@ class StepWatch:
         self._gradient_begins(lambda: trained, trained)
         if self.session.measuring:
             parameters = {aval_of(leaf) for leaf in trained if shape_of(leaf)}
-            self._trained |= parameters
-            kwargs = {**kwargs, **without_models(self.leaves, around, self._trained)}
+            self.kinds |= parameters
+            kwargs = {**kwargs, **without_models(self.leaves, around, self.kinds)}
             found = eager.rows.of(given, kwargs, parameters)
         result = execute()
         if self.session.measuring:
