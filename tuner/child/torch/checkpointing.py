@@ -20,7 +20,7 @@ from typing import Any
 from ..evidence import Finding
 from ..records import Evidence
 from ..session import Session
-from .compiling import repeated_blocks
+from .compiling import MOST_MODELS, repeated_blocks
 from .parts import CHANGES, HOOKED, SHARDED, in_backward
 from .rows import tensors
 from .state import State, hooked, same_state, state_of
@@ -79,11 +79,12 @@ class CheckpointWatch:
         """Around a training call of an outermost module, of which there were so many before. ``compiled``: the script
         calls the compiler, which would compile a block anew that is called in another way.
         """
-        if calls == 0 and (self.wanted or self._session.is_as_written):
+        is_watched = self._session.is_as_written and (len(self._seen) < MOST_MODELS or module in self._models)
+        if calls == 0 and (self.wanted or is_watched):
             model = self._meet(module, compiled=compiled)
             if self.wanted and not model.refused:
                 self._put(model, self._checkpointed)
-        elif calls == WATCHED_CALL and self._session.is_as_written and not compiled:
+        elif calls == WATCHED_CALL and is_watched and module in self._models and not compiled:
             return self._watching(self._models[module])
         return nullcontext()
 
@@ -290,7 +291,8 @@ def _state(block: Module) -> State | None:
         return None
 
 
-def _drawn() -> list[str]:
+def _drawn() -> list[object]:
     """Where Python's and NumPy's generators stand; PyTorch's are put back by its checkpoint."""
     numpy = sys.modules.get("numpy")
-    return [str(random.getstate()), *(str(part) for part in (numpy.random.get_state() if numpy is not None else ()))]
+    of_numpy = numpy.random.get_state() if numpy is not None else ()
+    return [random.getstate(), *(part.tobytes() if hasattr(part, "tobytes") else part for part in of_numpy)]

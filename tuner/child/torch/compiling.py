@@ -33,6 +33,8 @@ DYNAMIC = "dynamic"
 SHAPES_VARY = 3
 """A loader's last batch may be shorter: with so many shapes more than that varies."""
 MOST_SHAPES = 64
+MOST_MODELS = 64
+"""Models whose first call is looked at: a script may make a copy of its model for each step, as in meta-learning."""
 _OF_A_GRAPH = "CompiledFunction"
 """What the gradient of a compiled graph is called, which its outputs carry."""
 NO_GRADIENT = "what it gives shows no gradient, by which compiled code is told"

@@ -21,6 +21,7 @@ from .compiling import (
     CUDA_GRAPHS,
     DYNAMIC,
     KNOB,
+    MOST_MODELS,
     NOT_COMPILED,
     REGIONAL,
     CompiledCalls,
@@ -113,7 +114,7 @@ class ModuleWatch:
         """What configs of a rotation are compiled on; None where none of them is."""
         self.ran_compiled: bool | None = None
         """Of the newest look at a call of what is not compiled: whether compiled code ran all the same."""
-        self.repeats_blocks = False
+        self.repeats_blocks, self._window_looks = False, 0
         self.shapes: list[Shapes] = []
         """Of each model that trains; they outlive it."""
 
@@ -243,11 +244,12 @@ class ModuleWatch:
         if not self.session.measuring:
             return self._shows_attention and root.calls in LOOKED_AT_IN_A_RUN
         if root.calls == 0:
-            return True
+            return len(self.shapes) < MOST_MODELS
         compiled = root.compiled is not None or self.own_compile.called
-        if root.seen_in_window or compiled or self.session.clock.phase is not Phase.WINDOW:
+        in_window = self.session.clock.phase is Phase.WINDOW and self._window_looks < MOST_MODELS
+        if root.seen_in_window or compiled or not in_window:
             return False
-        root.seen_in_window = True
+        root.seen_in_window, self._window_looks = True, self._window_looks + 1
         return True
 
     def _prepared(
@@ -312,10 +314,7 @@ class ModuleWatch:
         return with_tensors(self.torch, value, lambda tensor: tensor.float() if tensor.dtype == dtype else tensor)
 
     def _cloning(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def cloned(*args: object, **kwargs: object) -> Any:
-            return with_clones(self.torch, run(*args, **kwargs))
-
-        return cloned
+        return lambda *args, **kwargs: with_clones(self.torch, run(*args, **kwargs))
 
     def _to_channels_last(self, value: Any) -> Any:
         if isinstance(value, self.torch.Tensor) and value.dim() == 4:
@@ -345,7 +344,8 @@ class ModuleWatch:
             self.parameter_devices |= {p.device.type for p in parameters if p.requires_grad}
             self.has_conv2d |= bool(convolutions)
             self.has_batch_norm |= any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in module.modules())
-            self.shapes.append(root.shapes)
+            if len(self.shapes) < MOST_MODELS:
+                self.shapes.append(root.shapes)
             self.repeats_blocks |= bool(repeated_blocks(torch, module))
             self.script_autocast |= torch.is_autocast_enabled(self.device_type)
             self.weights_channels_last |= any(is_channels_last(torch, c.weight) for c in convolutions)
@@ -388,7 +388,7 @@ class ModuleWatch:
 
     def look_again(self) -> None:
         """Has each model's next call in the window looked at, as if none had been."""
-        self.observed_dtype, self.layouts, self.ran_compiled = "", {True: 0, False: 0}, None
+        self.observed_dtype, self.layouts, self.ran_compiled, self._window_looks = "", {True: 0, False: 0}, None, 0
         self.attention.look_again()
         for root in self.roots.values():
             root.seen_in_window = False

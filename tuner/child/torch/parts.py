@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from ..session import Session
+from .compiling import MOST_MODELS
 from .conditions import Case, ConditionsReader, Todo, Trust
 from .draws import Draws
 from .rows import (
@@ -53,8 +54,6 @@ SHARDED = "its parameters are sharded"
 EXCHANGES = "it calls a DistributedDataParallel within, which exchanges gradients for each of its calls"
 WATCHED_CALLS = 2
 """Calls with the whole batch before a module is asked: the first one may set something up."""
-_MOST_SEEN = 256
-"""Modules that are remembered when they are gone: a script may make a copy of its model for each step."""
 LOOK_APART = 1024
 """Calls between two looks at what a module holds, at most."""
 AMONG_OTHERS, IN_PARTS = (1e-4, 1e-2), (1e-3, 5e-2)
@@ -68,7 +67,8 @@ class _Root:
     """An outermost module. ``refused``: why it isn't called in parts; ``left_whole``: why its newest call wasn't.
 
     ``trust``: in which cases it was asked. ``split``: outlines of arguments whose newest call was made in parts.
-    ``untold``: whether nothing was said yet of that it isn't called in parts any more.
+    ``untold``: whether nothing was said yet of that it isn't called in parts any more. ``is_watched``: whether calls of
+    it with whole batches are looked at, as those of the first modules.
     """
 
     calls: int = 0
@@ -80,6 +80,7 @@ class _Root:
     in_parts: bool = False
     untold: bool = False
     wraps: bool = False
+    is_watched: bool = True
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,8 @@ class PartsWatch:
         root = self._roots.get(module)
         if root is None:
             root = self._roots[module] = _Root()
-            if len(self._seen) < _MOST_SEEN:
+            root.is_watched = len(self._seen) < MOST_MODELS
+            if root.is_watched:
                 self._seen.append(root)
         if in_backward(self.torch):
             return self._again(root, forward, (args, kwargs))
@@ -180,7 +182,7 @@ class PartsWatch:
                 root.untold = False
                 self._tell(f"{KNOB}: a {name} is given whole batches from now on: {root.refused}")
             return True
-        return self.parts == 1 and not self._measuring
+        return self.parts == 1 and not (self._measuring and root.is_watched)
 
     def _watched(self, root: _Root, module: Module, forward: Forward, given: Given, *, always: bool = False) -> Any:
         """What it gives for the whole batch, looked at; ``always``: what the module holds, too, which is due rarely."""
