@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from ..call_sites import line_stack
-from ..clock import MIN_STEPS_BETWEEN_VALIDATIONS
 from ..patches import patch
+from ..recurring import MIN_STEPS_BETWEEN_VALIDATIONS
 from ..stretches import hash_of
 from .functions import every_value
 from .rows import data_in
@@ -40,16 +41,19 @@ class EagerWatch:
         for owner, names in ((self.jax.numpy, _NUMPYS), (self.jax.lax, _LAX)):
             for name in names:
                 if hasattr(owner, name):
-                    patch(owner, name, lambda original: _Product(original, self._look))
+                    patch(owner, name, self._looking)
         arrays: Any = sys.modules["jax._src.array"].ArrayImpl
         for name in _ARRAYS:
             if name in vars(arrays):
                 patch(arrays, name, self._looking)
 
     def _looking(self, original: Call) -> Call:
-        def product(*operands: Any) -> Any:
+        if not isinstance(original, FunctionType):
+            return _Product(original, self._look)
+
+        def product(*operands: Any, **options: Any) -> Any:
             self._look(operands)
-            return original(*operands)
+            return original(*operands, **options)
 
         return product
 
@@ -67,7 +71,7 @@ class EagerWatch:
             return
         since, self._looked_at = clock.total_steps - self._looked_at, clock.total_steps
         rows = steps.passes.rows
-        if since >= MIN_STEPS_BETWEEN_VALIDATIONS and any(0 < rows <= each.shape[0] for each in data):
+        if since >= clock.recurring.fewest_steps and any(0 < rows <= each.shape[0] for each in data):
             self._asked(hash_of(data, every_value))
 
     def _asked(self, value: int | None) -> None:
@@ -86,7 +90,7 @@ class EagerWatch:
 
 
 class _Product:
-    """A function of JAX's that is told of before it runs; all else is its own."""
+    """What ``jax.jit`` has made of a function of JAX's, which is told of before it runs; all else is its own."""
 
     def __init__(self, original: Call, look: Callable[[Arguments], None]) -> None:
         vars(self).update(_autotune=(original, look))
