@@ -216,3 +216,45 @@ def test_workers_that_a_loader_keeps_over_its_epochs_start_once(
     """What they took to start was charged to each epoch."""
     epoch = run_child(write_script(OVER_EPOCHS.replace("KIND", kind))).facts["epoch"]
     assert (epoch["batches"], epoch["workers"], epoch.get("respawns", False)) == (8, 1, respawns)
+
+
+LIBRARY = """
+from torch.utils.data import DataLoader
+
+class ByChance:
+    def __init__(self, rows):
+        self.rows = rows
+    def __len__(self):
+        return 4
+    def __iter__(self):
+        for start in range(4):
+            yield list(range(start, self.rows, 4 + start))
+
+def private(loader):
+    return DataLoader(loader.dataset, batch_sampler=ByChance(len(loader.dataset)), collate_fn=loader.collate_fn)
+"""
+PRIVATE = """
+    import sys, torch
+    from torch.utils.data import DataLoader, TensorDataset
+    sys.path.insert(0, LIBRARY)
+    import library
+    model = torch.nn.Linear(5, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = library.private(DataLoader(TensorDataset(torch.randn(64, 5), torch.randn(64, 1)), batch_size=8))
+    for epoch in range(10_000):
+        for x, y in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+"""
+
+
+def test_a_batch_that_a_library_draws_by_chance_keeps_its_size(
+    run_child: Callable[..., Any], write_script: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Opacus' loader was taken for the script's own: another size of that changes how private the training is."""
+    (installed := tmp_path / "python" / "site-packages").mkdir(parents=True)
+    (installed / "library.py").write_text(LIBRARY)
+    ran = run_child(write_script(PRIVATE.replace("LIBRARY", repr(str(installed)))))
+    assert len(ran.facts["training_loaders"]) == 1
+    assert "ByChance" in ran.facts["left_out"]["batch_size"]

@@ -24,7 +24,7 @@ from .copies import KEPT, CopyWatch, refusals
 from .datasets import length, reference, shards_itself
 from .fetching import FetchWaits
 from .lasting import LastingWorkers
-from .loader_places import LOADER_KNOBS, Fetched, Loader, as_written, by_name, drop_for_none
+from .loader_places import LOADER_KNOBS, Fetched, Loader, as_written, by_name, drop_for_none, unsized
 from .made_iterators import MadeIterators
 from .own_loaders import OwnLoaders
 from .queues import ready_batches
@@ -170,8 +170,7 @@ class LoaderWatch:
             entry.map_style = not isinstance(dataset, self.torch.utils.data.IterableDataset)
             entry.dataset_len = length(dataset) if entry.map_style else None
             starting.look_at(self.session, entry, given)
-        entry.dataset = reference(dataset)
-        entry.made += 1
+        entry.is_made(reference(dataset), unsized(self.torch, given))
         self._of_object[loader] = entry
         return entry
 

@@ -6,6 +6,7 @@ import inspect
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, Generic, NamedTuple
 
 from ..identities import ByIdentity
@@ -46,6 +47,12 @@ class Loader(DataSource):
     anew: int = 0
     made_first: int = 0
     _begun: ByIdentity[bool] = field(default_factory=ByIdentity)
+
+    def is_made(self, dataset: Callable[[], object], unsized: str) -> None:
+        """A loader is made here, or by a library in its place. ``unsized``: why its batch size can't be turned."""
+        self.dataset, self.made = dataset, self.made + 1
+        if unsized:
+            self.refused.setdefault("batch_size", unsized)
 
     def begins_with(self, loader: DataLoader, iterator: LoaderIterator) -> None:
         """This loader begins an iteration."""
@@ -90,6 +97,17 @@ def by_name(signature: inspect.Signature, given: Arguments) -> Arguments:
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             flat.update(flat.pop(name, {}))
     return flat
+
+
+def unsized(torch: ModuleType, given: Arguments) -> str:
+    """Why the batches of a loader have no size to turn; "" where they have. Opacus draws each sample by chance, with a
+    share that it takes of the script's own loader, and from which it tells how private the training is.
+    """
+    sampler = given.get("batch_sampler")
+    sized = sampler is None or isinstance(sampler, torch.utils.data.BatchSampler)
+    if sized or type(getattr(sampler, "batch_size", None)) is int:
+        return ""
+    return f"its batches are drawn by {type(sampler).__name__}, which knows no size of them"
 
 
 def as_written(given: Arguments) -> dict[str, Value | None]:
