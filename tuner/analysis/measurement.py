@@ -368,11 +368,11 @@ def _is_sound(block: child.Block) -> bool:
 
 
 def _without_validation(blocks: Sequence[TimedBlock], keep: bool | None) -> list[TimedBlock]:
-    """Flagged blocks hold validation. Where they are the majority the script trains so, and all count; by turns that is
-    decided for both sides alike (``keep``).
+    """Flagged blocks hold validation. Where there is hardly anything else the script trains so, and all count; by turns
+    that is decided for both sides alike (``keep``). Epochs that are shorter than a block have one of each.
     """
     plain = [(t, block) for t, block in blocks if not block.flagged]
-    kept = 2 * len(plain) <= len(blocks) if keep is None else keep
+    kept = len(plain) < MIN_BLOCKS and 2 * len(plain) <= len(blocks) if keep is None else keep
     return list(blocks) if kept else plain
 
 

@@ -86,6 +86,16 @@ def test_validation_is_set_apart_where_it_is_the_exception() -> None:
     assert measurement.rate == pytest.approx(100)
 
 
+def test_validation_is_set_apart_where_epochs_are_shorter_than_a_block() -> None:
+    """Each epoch is a block, and its validation another one: it counted, and that it does was told nowhere."""
+    apart: Record = {"samples": 0.0, "steps": 0, "flagged": True}
+    records = [each for start in range(20) for each in (block(10.0 + start), block(10.5 + start, **apart))]
+    measurement = measurement_of(entries_of([*records, DONE]), [])
+    assert measurement is not None
+    assert measurement.rate == pytest.approx(100)
+    assert measurement.validation_share == pytest.approx(0.5)
+
+
 def test_validation_counts_where_every_step_has_it() -> None:
     records = [*blocks(2), *blocks(10, 25.0, flagged=True), DONE]
     measurement = measurement_of(entries_of(records), [])
