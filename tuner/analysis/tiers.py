@@ -37,6 +37,17 @@ class Tiers:
             return _OPTIMISATION if changes_batch(config, self.knowledge) else _SUMS
         return self.of_knobs.get(knob, 1)
 
+    def beyond_speed(self, config: Config) -> Config:
+        """Those of its knobs that may change more than speed, and so how it learns."""
+        return Config({knob: value for knob, value in config.items() if self.of_knob(knob, config) > 1})
+
+
+def rejected_part(screened: Screened, tiers: Tiers) -> Config:
+    """What of a config that a screen has rejected would be rejected with any other knobs: those that change more than
+    speed. All of its knobs where a run failed, which may be the doing of each.
+    """
+    return (tiers.beyond_speed(screened.config) if screened.checks else None) or screened.config
+
 
 def learned(config: Config, tier: int, screened: Iterable[Screened]) -> str:
     """The verdict of the config's screen, ``BY_TIME`` where it was held to its speed, or why there is none."""

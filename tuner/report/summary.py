@@ -9,7 +9,7 @@ from tuner.analysis.accuracy import Screened
 from tuner.analysis.comparison import with_effect
 from tuner.analysis.learning import LATER, time_to_loss
 from tuner.analysis.stats import Noninferiority
-from tuner.analysis.tiers import Tiers
+from tuner.analysis.tiers import Tiers, rejected_part
 from tuner.formatting import (
     bottleneck_text,
     bytes_text,
@@ -29,6 +29,7 @@ from tuner.formatting import (
 from tuner.masking import masked
 from tuner.model import (
     BASELINE,
+    Config,
     Evidence,
     KnobReport,
     LeftOut,
@@ -188,8 +189,6 @@ def _lacked(result: StudyResult, best: Trial) -> str:
         screens = [screen for screen in result.screened if not screen.seeds]
     failed = [t.config for t in result.trials if t.phase is Phase.FINALS and t.outcome and not t.outcome.complete]
     others = [config for config in failed if config and config not in own]
-    if result.interrupted:
-        return "the study ended before the finals finished"
     if any(screen.lacked_time for screen in screens):
         return "no time left to compare how it learns, and to prove it"
     if any(not screen.seeds for screen in screens):
@@ -198,11 +197,24 @@ def _lacked(result: StudyResult, best: Trial) -> str:
         return "it was not shown to learn as well as the script as written"
     if own.intersection(failed):
         return "it failed in the finals"
+    alike = _rejected_alike(result, best.config) if not screens else None
+    if alike is not None:
+        return f"what it changes beside speed failed the screen of {config_text(alike)}"
+    if result.interrupted:
+        return "the study ended before the finals finished"
     if others:
         return f"{config_text(others[0])} came before it, and failed in the finals"
     if BASELINE in failed:
         return "the script as written failed in the finals"
     return "no time left to prove it"
+
+
+def _rejected_alike(result: StudyResult, config: Config) -> Config | None:
+    """Another config that its screen rejected, and of which this one has all that changes more than speed."""
+    tiers = Tiers(result.tiers, result.knowledge)
+    failed = (one for one in result.screened if one.verdict is Noninferiority.FAIL and not one.by_time)
+    alike = (one.config for one in failed if rejected_part(one, tiers).items() <= config.items())
+    return next((one for one in alike if one != config), None)
 
 
 def _fault(result: StudyResult) -> list[str]:

@@ -132,11 +132,16 @@ class StudyContext:
         """The finished trials of the search with a larger effective batch."""
         return [trial for trial in self.searched if self.space is not None and self.space.is_larger(trial.config)]
 
+    @property
+    def leading(self) -> Trial | None:
+        """The best of those that keep the effective batch and may be candidates."""
+        gone = self.gone
+        return self.track.best_of(t for t in keeping_batch(self.searched, self.space) if not gone(t.config))
+
     def rival(self, config: Config) -> Trial | None:
         """The best trial so far of the contest that the config is in; of the other one where there is none yet."""
-        larger, gone = self.space is not None and self.space.is_larger(config), self.gone
-        kept = [trial for trial in keeping_batch(self.searched, self.space) if not gone(trial.config)]
-        return (self.track.best_of(self.larger) if larger else None) or self.track.best_of(kept)
+        larger = self.space is not None and self.space.is_larger(config)
+        return (self.track.best_of(self.larger) if larger else None) or self.leading
 
     def rejects(self, config: Config) -> bool:
         """Whether the config turns all that a screen has ``rejected`` of one."""
@@ -352,7 +357,7 @@ class StudyContext:
     def _finish(self, trial: Trial, outcome: Outcome) -> Trial:
         finished = self.store.finish(trial, outcome)
         self._note_warm_start(finished)
-        best, track = self.best, self.track
+        best, track = self.leading, self.track
         self.tell(TrialFinished(finished, track.gain(finished), best, track.gain(best)))
         return finished
 

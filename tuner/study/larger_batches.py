@@ -39,11 +39,10 @@ UNSCREENED = "how it learns isn't compared (--max-loss-increase off)"
 
 def set_aside(study: StudyContext) -> None:
     """Keeps the time that proving a larger batch takes, where what comes before has enough all the same."""
-    time, candidates = study.time, _candidates(study)
-    if not candidates or not _may_win(study, candidates[0], max(1.0, study.track.gain(study.best) or 1.0)):
+    time, candidates, best = study.time, _candidates(study), study.leading
+    if not candidates or not _may_win(study, candidates[0], max(1.0, study.track.gain(best) or 1.0)):
         return
     proof_s = time.proof_s(candidates[0].config)
-    best = study.best
     before_s = time.proof_s(best.config, rounds=time.rounds_to_tell()) if best is not None and best.config else 0.0
     if time.fits(before_s + proof_s):
         study.set_aside_s = proof_s

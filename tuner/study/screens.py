@@ -19,6 +19,7 @@ from tuner.analysis.learning import Descent, descent_of
 from tuner.analysis.loss_checks import sample_efficiency
 from tuner.analysis.schedule import CONFIDENCE, opening_share
 from tuner.analysis.stats import Noninferiority
+from tuner.analysis.tiers import rejected_part
 from tuner.events import Screening
 from tuner.model import BASELINE, Config, Phase, Trial
 from tuner.storage.database import NewTrial
@@ -104,10 +105,8 @@ def rejected_by(study: StudyContext) -> tuple[Config, ...]:
     passed = [result.config.items() for result in results if result.verdict is Noninferiority.PASS]
 
     def rejected(result: Screened) -> Config:
-        config, tiers = result.config, study.tiers
-        part = Config({knob: value for knob, value in config.items() if tiers.of_knob(knob, config) > 1})
-        is_told = part and result.checks and not any(part.items() <= other for other in passed)
-        return part if is_told else config
+        part = rejected_part(result, study.tiers)
+        return result.config if any(part.items() <= other for other in passed) else part
 
     return tuple(dict.fromkeys(rejected(result) for result in results if result.verdict is Noninferiority.FAIL))
 

@@ -66,6 +66,14 @@ def test_why_the_fastest_is_not_proven_is_said_of_itself() -> None:
     failed = replace(made_up.SCREENED[0], verdict=Noninferiority.FAIL)
     said = "not proven: it was not shown to learn as well as the script as written"
     assert unproven(screened=(failed,)) == said
+    assert unproven(screened=(failed,), interrupted=True) == said
+    assert unproven(interrupted=True) == "not proven: the study ended before the finals finished"
+    alike = Config({**made_up.CONFIG, "num_workers": 1})
+    sibling = "not proven: what it changes beside speed failed the screen of num_workers=2 precision=bf16"
+    assert unproven(screened=(failed,), best=alike) == unproven(screened=(failed,), best=alike, interrupted=True)
+    assert unproven(screened=(failed,), best=alike) == sibling
+    crash = replace(failed, checks=())
+    assert unproven(screened=(crash,), best=alike) == "not proven: no time left to prove it", "only its own run failed"
     report = KnobReport("pin_memory", True, 0, 0, Evidence.NOT_APPLICABLE)
     assert made_up.BEST.measurement is not None and made_up.BEST.outcome is not None
     measured = replace(made_up.BEST.measurement, knobs=(*made_up.BEST.measurement.knobs, report))

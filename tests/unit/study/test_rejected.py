@@ -14,7 +14,7 @@ from support.ran import of
 
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.stats import Noninferiority
-from tuner.events import Event, Noted
+from tuner.events import Event, Noted, TrialFinished
 from tuner.model import Config, Outcome, Phase, Verdict
 from tuner.result import StudyResult
 from tuner.runner.request import TrialRequest
@@ -58,9 +58,11 @@ def searched(result: StudyResult) -> list[Config]:
 
 def test_the_search_goes_on_without_what_was_rejected(tmp_path: Path) -> None:
     """The compiler alone was never tried, since bf16 was faster: the study ended with half of its time unused."""
-    result, _ = studied(tmp_path, budget_s=2000.0)
+    result, events = studied(tmp_path, budget_s=2000.0)
     assert result.winner is not None and (result.winner.verdict, result.winner.config) == (Verdict.IMPROVED, COMPILED)
     assert searched(result).index(COMPILED) > 1
+    last = next(e for e in of(events, TrialFinished) if e.trial.phase is Phase.SEARCH and e.trial.config == COMPILED)
+    assert last.best == last.trial, "what was rejected is no longer told as the best so far"
     again, _ = studied(tmp_path, budget_s=2000.0)
     assert (again.winner, again.trials) == (result.winner, result.trials)
 
