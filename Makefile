@@ -163,7 +163,7 @@ grid_mixed = $(GRID_FOLDER)/mixed_loop.py \
 	--values num_workers=0,1,2,4 --values prefetch_factor=2,4,8 --values batch_size=32,128,512,2048 --max-memory 720MiB
 grid_keras_loop = $(GRID_FOLDER)/keras_loop.py --knobs parallel_calls,prefetch,precision,batch_size,steps_per_execution \
 	--values parallel_calls=1,2,auto --values prefetch=1,4 --values batch_size=32,64,128,256,512,1024,2048 \
-	--values steps_per_execution=1,4,16 --max-memory 1110MiB
+	--values steps_per_execution=1,4,16 --max-memory 1110MiB --window 250ms --no-probe
 grid_compiled = $(GRID_FOLDER)/mixed_loop.py \
 	--knobs num_workers,prefetch_factor,precision,compile,threads,optimizer,batch_size --values num_workers=0,1,2,4 \
 	--values prefetch_factor=2,4,8 --values optimizer=foreach --values batch_size=32,2048 --max-memory 1200MiB

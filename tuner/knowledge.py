@@ -40,7 +40,7 @@ def as_document(knowledge: Knowledge) -> dict[str, Any]:
 _UNKNOWN = asdict(Knowledge())
 _SENT_WHERE_SEEN = frozenset({
     "trainer", "loop", "fed_by", "cardinality", "optimizer_choices", "attention_choices", "products", "gradient_scaler",
-    "remarks", "compile_choices", "sets_apart",
+    "remarks", "compile_choices", "set_apart",
     "wait_is_unseen", "epoch", "tokens_per_sample", "lengths_vary", "written_tokens_per_sample", "input_plan",
     "cache_bytes", "gradient_bytes", "batch_waits", "module_hashes",
 })  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,23 @@ def test_another_model_compiles_the_same_shapes_again(begin: Begin) -> None:
         fits = trial.adapter.watches.fits
         assert fits is not None and fits.steps.graph is not None
         assert fits.steps.graph.shapes.number == expected
+
+
+def test_a_tensor_of_unknown_rank_is_left_out(begin: Begin) -> None:
+    trial = begin()
+    tf: Any = sys.modules["tensorflow"]
+    fits = trial.adapter.watches.fits
+    assert fits is not None and fits.steps.graph is not None
+    fits.steps.graph.prepare()
+    shapes = fits.steps.graph.shapes
+
+    def note(unknown: Any, known: Any) -> None:
+        shapes.note([unknown, known])
+
+    noted = tf.function(note, input_signature=[tf.TensorSpec(None), tf.TensorSpec([None, 2])])
+    for rows in (3, 3, 4):
+        noted(tf.zeros([rows, 2]), tf.zeros([rows, 2]))
+    assert shapes.number == 2
 
 
 DEEP = """

@@ -52,7 +52,7 @@ def test_a_validation_is_no_part_of_the_steps(
     path = write_script(script)
     written = run_child(path, window=WHOLE)
     assert written.returncode == 0, written.output
-    assert written.facts["sets_apart"] is True
+    assert written.facts["set_apart"] == "all"
     ran = run_child(path, {"batch_size": batch_size}, window=WHOLE, knowledge=written.facts)
     assert ran.returncode == 0, ran.output
     assert ran.facts["steps"] == 4 * 128 // batch_size

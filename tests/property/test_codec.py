@@ -98,6 +98,7 @@ KNOWLEDGE = st.builds(
     ),
     samples=FLOATS.map(lambda count: count + 0.0),  # no negative zero: that is not told apart from nothing
     unit=TEXT,
+    set_apart=TEXT,
     loaders=st.lists(st.builds(LoaderUse, TEXT, WHOLE, st.none() | WHOLE), max_size=2).map(tuple),
     products=st.dictionaries(KEYS, WHOLE, max_size=2),
     gradient_scaler=st.none() | st.builds(ScalerCounts, WHOLE, WHOLE, WHOLE, WHOLE),
@@ -106,7 +107,7 @@ KNOWLEDGE = st.builds(
     batch_waits=st.lists(FLOATS, max_size=2).map(tuple),
     input_plan=st.none() | st.lists(PLAN_LINES, max_size=2).map(tuple),
     beside=st.dictionaries(KEYS, st.dictionaries(KEYS, VALUES, max_size=2), max_size=2),
-    **dict.fromkeys(("batch_norm", "sets_apart", "wait_is_unseen", "device_clean"), st.booleans()),
+    **dict.fromkeys(("batch_norm", "wait_is_unseen", "device_clean"), st.booleans()),
 )
 OUTCOMES = st.builds(
     Outcome, st.sampled_from(OutcomeKind), TEXT, TEXT, TEXT, st.none() | MEASUREMENTS,

@@ -9,7 +9,7 @@ from tuner.analysis.accuracy import Screened
 from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.stats import Noninferiority
 from tuner.knowledge import BATCH_KNOBS, Knowledge, changes_batch
-from tuner.model import Config, Phase, TierBest, Trial, Verdict, Winner
+from tuner.model import Config, Phase, TierBest, Trial, Value, Verdict, Winner, same_value
 
 BY_TIME = "pass-by-time"
 """It learns enough from each sample for its speed, and not as much as the script as written."""
@@ -47,6 +47,14 @@ def rejected_part(screened: Screened, tiers: Tiers) -> Config:
     speed. All of its knobs where a run failed, which may be the doing of each.
     """
     return (tiers.beyond_speed(screened.config) if screened.checks else None) or screened.config
+
+
+def holds(config: Mapping[str, Value], part: Mapping[str, Value]) -> bool:
+    """Whether the config turns all of the part, and the batch in the same way where that is of it: another number of
+    parts makes another batch.
+    """
+    batch = BATCH_KNOBS if any(knob in part for knob in BATCH_KNOBS) else ()
+    return all(same_value(config.get(knob), part.get(knob)) for knob in {*part, *batch})
 
 
 def learned(config: Config, tier: int, screened: Iterable[Screened]) -> str:

@@ -108,7 +108,7 @@ class ScriptFacts:
         seen = {each.name: _frozen(getattr(self, each.name)) for each in fields(self)}
         seen["as_written"] = {knob: plain_value(value) for knob, value in written.items() if value is not None}
         seen["left_out"] = {knob: reason for knob, reason in self.left_out.items() if knob not in suggestions}
-        seen["sets_apart"] = clock.recurring.was_always_apart
+        seen["set_apart"] = clock.recurring.set_apart
         return Facts(**seen, suggested=tuple(suggestions), steps=clock.total_steps, samples=clock.total_samples)
 
 

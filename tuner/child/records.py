@@ -77,7 +77,7 @@ class Knowledge:
     ``compile_choices``: what may be compiled besides all of a model, by its blocks and its shapes.
     ``options``: knob → destination of the script's own argparse option, ``option_flags`` its flag; ``arguments``: knob
     bound to an argument → what argparse holds. ``remarks``: what the script's author should know.
-    ``sets_apart``: what came between steps was set apart, such as a validation, and none of it came with each step.
+    ``set_apart``: of what came between steps, such as a validation, "all", "some" or "nothing" was set apart.
     ``wait_is_unseen``: nothing shows when the loop waits for its data. ``unseen_samples``: those, in the ``unit``, that
     may have lain ready before the window, where nothing shows how many did. ``epoch``: what an epoch begins with.
     ``tokens_per_sample``: of what trained, padding left out; 0 where none are counted. ``lengths_vary``: not every
@@ -137,7 +137,7 @@ class Knowledge:
     option_flags: Mapping[str, str] = field(default_factory=dict)
     arguments: Mapping[str, Value] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
-    sets_apart: bool = False
+    set_apart: str = ""
     wait_is_unseen: bool = False
     unseen_samples: int = 0
     epoch: EpochUse | None = None

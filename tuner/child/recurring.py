@@ -10,6 +10,8 @@ from .words import Value
 MIN_STEPS_BETWEEN_VALIDATIONS = 3
 """What recurs after fewer (a frozen teacher, the scores of a full-batch script) is part of the step."""
 
+ALL, SOME, NOTHING = "all", "some", "nothing"
+
 
 class Recurring:
     """What isn't training and comes between steps, by its source. ``fewest_steps`` lie between two validations."""
@@ -21,9 +23,9 @@ class Recurring:
 
     def decide_as(self, written: Knowledge, config: Mapping[str, Value]) -> None:
         """As the script as written: the same epoch has fewer steps with larger batches, and more with smaller ones."""
-        if written.sets_apart:
+        if written.set_apart == ALL:
             self.fewest_steps = 1
-        else:
+        elif written.set_apart == NOTHING:
             more = _batch(written.as_written) / (_batch({**written.as_written, **config}) or 1)
             self.fewest_steps = MIN_STEPS_BETWEEN_VALIDATIONS * max(1.0, more)
 
@@ -32,7 +34,7 @@ class Recurring:
 
         ``is_open``: it was set apart, and training hasn't resumed.
         """
-        is_first = source not in self._last_seen
+        is_first = not steps or source not in self._last_seen
         between = steps - self._last_seen.get(source, 0)
         self._last_seen[source] = steps
         return not is_open and self.comes_with_steps(between, is_first=is_first)
@@ -45,9 +47,11 @@ class Recurring:
         return is_part
 
     @property
-    def was_always_apart(self) -> bool:
-        """Whether something was set apart, and nothing that came again belonged to the steps."""
-        return self._was_apart and not self._was_part
+    def set_apart(self) -> str:
+        """Of what came between steps: ``ALL``, ``SOME`` or ``NOTHING`` was set apart; "" where nothing came again."""
+        if self._was_apart:
+            return SOME if self._was_part else ALL
+        return NOTHING if self._was_part else ""
 
 
 def _batch(values: Mapping[str, Value]) -> int:

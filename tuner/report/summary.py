@@ -9,7 +9,7 @@ from tuner.analysis.accuracy import Screened
 from tuner.analysis.comparison import with_effect
 from tuner.analysis.learning import LATER, time_to_loss
 from tuner.analysis.stats import Noninferiority
-from tuner.analysis.tiers import Tiers, rejected_part
+from tuner.analysis.tiers import Tiers, holds, rejected_part
 from tuner.formatting import (
     bottleneck_text,
     bytes_text,
@@ -213,7 +213,7 @@ def _rejected_alike(result: StudyResult, config: Config) -> Config | None:
     """Another config that its screen rejected, and of which this one has all that changes more than speed."""
     tiers = Tiers(result.tiers, result.knowledge)
     failed = (one for one in result.screened if one.verdict is Noninferiority.FAIL and not one.by_time)
-    alike = (one.config for one in failed if rejected_part(one, tiers).items() <= config.items())
+    alike = (one.config for one in failed if holds(config, rejected_part(one, tiers)))
     return next((one for one in alike if one != config), None)
 
 

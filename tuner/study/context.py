@@ -14,14 +14,14 @@ from tuner.analysis.cold_start import COLD, WARM
 from tuner.analysis.comparison import failed_in
 from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.race import Race
-from tuner.analysis.tiers import Tiers
+from tuner.analysis.tiers import Tiers, holds
 from tuner.analysis.turns import scatter_of
 from tuner.devices.frameworks import JAX, TENSORFLOW
 from tuner.devices.host import host_memory
 from tuner.errors import InfrastructureError, StorageError, StudyMismatchError
 from tuner.events import Listener, Noted, TrialFinished, TrialStarted
 from tuner.knowledge import Knowledge
-from tuner.model import BASELINE, SIDELINES, Config, Outcome, OutcomeKind, Phase, Trial, baseline_of, same_value
+from tuner.model import BASELINE, SIDELINES, Config, Outcome, OutcomeKind, Phase, Trial, baseline_of
 from tuner.runner.request import Interrupted
 from tuner.search.rotation import compiled, loads, next_rotation
 from tuner.space.arguments import Placeholder
@@ -145,7 +145,7 @@ class StudyContext:
 
     def rejects(self, config: Config) -> bool:
         """Whether the config turns all that a screen has ``rejected`` of one."""
-        return any(all(same_value(config.get(knob), own) for knob, own in part.items()) for part in self.rejected)
+        return any(holds(config, part) for part in self.rejected)
 
     @property
     def gone(self) -> Callable[[Config], bool]:

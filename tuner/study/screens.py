@@ -19,7 +19,7 @@ from tuner.analysis.learning import Descent, descent_of
 from tuner.analysis.loss_checks import sample_efficiency
 from tuner.analysis.schedule import CONFIDENCE, opening_share
 from tuner.analysis.stats import Noninferiority
-from tuner.analysis.tiers import rejected_part
+from tuner.analysis.tiers import holds, rejected_part
 from tuner.events import Screening
 from tuner.model import BASELINE, Config, Phase, Trial
 from tuner.storage.database import NewTrial
@@ -102,11 +102,11 @@ def rejected_by(study: StudyContext) -> tuple[Config, ...]:
     screened = {trial.config for trial in study.trials if trial.phase is Phase.SCREEN and trial.config}
     found = (screen_of(study, trial) for trial in study.searched if trial.config in screened)
     results = [result for result in found if result is not None and not result.by_time]
-    passed = [result.config.items() for result in results if result.verdict is Noninferiority.PASS]
+    passed = [result.config for result in results if result.verdict is Noninferiority.PASS]
 
     def rejected(result: Screened) -> Config:
         part = rejected_part(result, study.tiers)
-        return result.config if any(part.items() <= other for other in passed) else part
+        return result.config if any(holds(other, part) for other in passed) else part
 
     return tuple(dict.fromkeys(rejected(result) for result in results if result.verdict is Noninferiority.FAIL))
 

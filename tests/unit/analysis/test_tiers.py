@@ -10,7 +10,7 @@ from support import worlds
 from tuner.analysis import stats
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.gain import BaselineTrack
-from tuner.analysis.tiers import Tiers, best_of_tiers
+from tuner.analysis.tiers import Tiers, best_of_tiers, holds
 from tuner.knowledge import Knowledge
 from tuner.model import Config, Phase, Ratio, Trial, Value, Verdict, Winner
 
@@ -108,3 +108,20 @@ def test_of_larger_batches_that_stands_for_its_tier_which_reaches_a_loss_soonest
     assert best.config == fastest, "what is proven stands above it"
     *_, best = best_of_tiers(LARGER, track, TIERS, (), ())
     assert best.config == fastest
+
+
+@pytest.mark.parametrize(
+    ("config", "part", "held"),
+    [
+        ({"precision": "bf16", "workers": 4}, {"precision": "bf16"}, True),
+        ({"precision": "fp16"}, {"precision": "bf16"}, False),
+        ({"batch_size": 16, "workers": 4}, {"batch_size": 16}, True),
+        ({"batch_size": 16, "grad_accumulation": 4}, {"batch_size": 16}, False),
+        ({"batch_size": 16, "grad_accumulation": 4}, {"batch_size": 16, "grad_accumulation": 4}, True),
+        ({"batch_size": 16, "precision": "bf16"}, {"precision": "bf16"}, True),
+    ],
+)
+def test_a_config_holds_what_was_rejected_with_the_same_batch_only(
+    config: Mapping[str, Value], part: Mapping[str, Value], held: bool
+) -> None:
+    assert holds(config, part) is held

@@ -9,7 +9,7 @@ from tuner.child.facts import ScriptFacts
 from tuner.child.recorder import Recorder
 from tuner.child.records import Facts, Window
 
-GIVEN = {"suggested", "steps", "samples", "sets_apart"}
+GIVEN = {"suggested", "steps", "samples", "set_apart"}
 ADDED_BY_THE_STUDY = {
     "placeholders", "effective_batch", "free_host_bytes", "allocators", "loop_s", "beside", "device_clean", "silences",
 }  # fmt: skip

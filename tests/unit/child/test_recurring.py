@@ -19,18 +19,18 @@ def decided(recurring: Recurring, steps_between: int, times: int = 4) -> list[bo
 def test_a_script_as_written_sets_apart_what_comes_after_some_steps(between: int, is_part: bool) -> None:
     recurring = Recurring()
     assert decided(recurring, between) == 4 * [is_part]
-    assert recurring.was_always_apart is not is_part
+    assert recurring.set_apart == ("nothing" if is_part else "all")
 
 
 def test_nothing_is_known_of_a_loop_in_which_nothing_came_between_steps() -> None:
-    assert not Recurring().was_always_apart
+    assert Recurring().set_apart == ""
 
 
-def test_a_look_before_training_says_nothing() -> None:
+def test_looks_before_training_say_nothing() -> None:
     recurring = Recurring()
-    assert recurring.is_part_of_step("a source", 0, is_open=False)
+    assert all(recurring.is_part_of_step("a source", 0, is_open=False) for _ in range(2))
     assert decided(recurring, 10) == 4 * [False]
-    assert recurring.was_always_apart
+    assert recurring.set_apart == "all"
 
 
 def test_what_is_seen_again_while_it_is_set_apart_is_no_step() -> None:
@@ -38,19 +38,20 @@ def test_what_is_seen_again_while_it_is_set_apart_is_no_step() -> None:
     for steps in (10, 20):
         assert not recurring.is_part_of_step("a source", steps, is_open=False)
         assert not recurring.is_part_of_step("a source", steps, is_open=True)
-    assert recurring.was_always_apart
+    assert recurring.set_apart == "all"
 
 
 @pytest.mark.parametrize(
     ("written", "config", "between", "is_part"),
     [
-        (Knowledge(sets_apart=True, as_written={"batch_size": 64}), {"batch_size": 512}, 2, False),
-        (Knowledge(sets_apart=True, as_written={"batch_size": 64}), {"batch_size": 512}, 1, False),
+        (Knowledge(set_apart="all", as_written={"batch_size": 64}), {"batch_size": 512}, 2, False),
+        (Knowledge(set_apart="all", as_written={"batch_size": 64}), {"batch_size": 512}, 1, False),
         (Knowledge(as_written={"batch_size": 64}), {"batch_size": 512}, 2, True),
-        (Knowledge(as_written={"batch_size": 64}), {"batch_size": 32}, 4, True),  # of two as written
-        (Knowledge(as_written={"batch_size": 64}), {"batch_size": 32}, 6, False),
+        (Knowledge(set_apart="some", as_written={"batch_size": 64}), {"batch_size": 8}, 3, False),
+        (Knowledge(set_apart="nothing", as_written={"batch_size": 64}), {"batch_size": 32}, 4, True),  # two as written
+        (Knowledge(set_apart="nothing", as_written={"batch_size": 64}), {"batch_size": 32}, 6, False),
         (Knowledge(as_written={"batch_size": 64}), {"batch_size": 32, "grad_accumulation": 2}, 3, False),
-        (Knowledge(as_written={"batch_size": "auto"}), {"batch_size": 32}, 3, False),
+        (Knowledge(set_apart="nothing", as_written={"batch_size": "auto"}), {"batch_size": 32}, 3, False),
         (Knowledge(), {"num_workers": 2}, 3, False),
     ],
 )
@@ -60,3 +61,12 @@ def test_a_config_decides_as_the_script_as_written(
     recurring = Recurring()
     recurring.decide_as(written, config)
     assert decided(recurring, between) == 4 * [is_part]
+
+
+def test_some_of_what_comes_is_part_of_the_steps() -> None:
+    recurring = Recurring()
+    for steps in range(1, 21):
+        assert recurring.is_part_of_step("a teacher", steps, is_open=False)
+        if not steps % 10:
+            assert not recurring.is_part_of_step("a validation", steps, is_open=False)
+    assert recurring.set_apart == "some"

@@ -174,10 +174,10 @@ class StepWatch:
         """
         clock = self.session.clock
         calls, steps = self._leading - function.seen_at[0], clock.total_steps - function.seen_at[1]
-        function.seen_at = self._leading, clock.total_steps
+        is_first, function.seen_at = function.seen_at == (0, 0), (self._leading, clock.total_steps)
         again = function.is_given_again(self.leaves((args, kwargs)))
         since = steps if function.gives_numbers and again else calls
-        if not clock.validating and clock.recurring.comes_with_steps(since):
+        if not clock.validating and clock.recurring.comes_with_steps(since, is_first=is_first):
             return
         self._due = args, kwargs  # the loss isn't read from those
         try:

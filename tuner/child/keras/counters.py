@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -53,8 +54,7 @@ class GraphCounters:
     @property
     def variables(self) -> list[Variable]:
         """Those that are added to."""
-        own = [each for each in (self._samples, self._largest, self._wait_s) if each is not None]
-        return own + self.shapes.variables
+        return [each for each in (self._samples, self._largest, self._wait_s) if each is not None]
 
     def count(self, data: Structure, strategy: Strategy, *, compiled: bool = False) -> None:
         """Adds the leading dimension of a step's batch; called while the training function is traced or runs.
@@ -65,8 +65,7 @@ class GraphCounters:
         if self._samples is None or self._largest is None:
             return
         if compiled:
-            with tf.device("/CPU:0"):
-                self.shapes.note([value for value in tf.nest.flatten(data) if isinstance(value, tf.Tensor)])
+            self.shapes.note([value for value in tf.nest.flatten(data) if isinstance(value, tf.Tensor)])
         for value in tf.nest.flatten(data):
             parts = strategy.experimental_local_results(value)
             tensors = [part for part in parts if isinstance(part, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor))]
@@ -92,6 +91,8 @@ class GraphCounters:
             with tf.control_dependencies(tensors), tf.device("/CPU:0"):
                 ended = tf.timestamp()
                 self._wait_s.assign_add(ended - began)
+            if tf.executing_eagerly() or _threads(tf) > 1:
+                return element
             # Where one thread runs all operations, those of the step would come before the clock is read.
             with tf.control_dependencies([ended]):
                 passed: Structure = tf.nest.map_structure(_same(tf), element, expand_composites=True)
@@ -124,6 +125,11 @@ class GraphCounters:
         now = (self.samples, float(self._wait_s.numpy()))
         self.session.clock.settle(now[0] - self._read[0], max(0.0, now[1] - self._read[1]))
         self._read = now
+
+
+def _threads(tf: ModuleType) -> int:
+    """So many run operations; TensorFlow takes all cores where it says 0."""
+    return int(tf.config.threading.get_inter_op_parallelism_threads()) or len(os.sched_getaffinity(0))
 
 
 def _same(tf: ModuleType) -> Callable[[object], object]:

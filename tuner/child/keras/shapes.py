@@ -20,13 +20,8 @@ class CompiledShapes:
         self._before = 0
         self._seen: Variable | None = None
 
-    @property
-    def variables(self) -> list[Variable]:
-        """What the graph writes to; empty before ``prepare``."""
-        return [] if self._seen is None else [self._seen]
-
     def prepare(self) -> None:
-        """Makes the variable, outside of any graph and on the current device. Starts the runtime."""
+        """Makes the variable, outside of any graph and on the current device, the host. Starts the runtime."""
         self._seen = plain_variable(self._tf, [0.0] * _SLOTS, "float32")
 
     def begin_anew(self) -> None:
@@ -39,11 +34,16 @@ class CompiledShapes:
         """To be called while the graph is traced: notes the tensors' shape in each of its runs."""
         if self._seen is None:
             return
-        tf, code = self._tf, 0
-        for index, tensor in enumerate(tensors):
-            factors = [(7 * index + 2) ** 2 + 31 * axis for axis in range(tensor.shape.rank or 0)]
-            code += tf.reduce_sum(tf.shape(tensor, out_type=tf.int64) * tf.constant(factors, tf.int64))
-        self._seen.scatter_update(tf.IndexedSlices(tf.ones((), tf.float32), tf.math.floormod(code, _SLOTS)))
+        tf = self._tf
+        known = [(index, tensor) for index, tensor in enumerate(tensors) if tensor.shape.rank is not None]
+        # Asked where the tensors lie: to ask elsewhere would copy them there.
+        shapes = [tf.shape(tensor, out_type=tf.int64) for _, tensor in known]
+        with tf.device("/CPU:0"):
+            code = tf.constant(0, tf.int64)
+            for (index, tensor), shape in zip(known, shapes, strict=True):
+                factors = [(7 * index + 2) ** 2 + 31 * axis for axis in range(tensor.shape.rank or 0)]
+                code += tf.reduce_sum(shape * tf.constant(factors, tf.int64))
+            self._seen.scatter_update(tf.IndexedSlices(tf.ones((), tf.float32), tf.math.floormod(code, _SLOTS)))
 
     @property
     def number(self) -> int:

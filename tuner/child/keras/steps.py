@@ -300,14 +300,15 @@ class StepWatch:
         return _autoconvert_optionals
 
     def _counted(self, model: Model, run: TrainFunction) -> TrainFunction:
-        """A step on a batch that counts it, outside of what is compiled."""
+        """A step that counts its batch, outside of what is compiled."""
         graph, gradients = self.graph, self.gradients
+        watched = bool(model.jit_compile) and not model.run_eagerly and self.by_turns is None  # that rehearses
         if graph is not None:
             graph.shapes.begin_anew()
 
         def counted(data: Structure) -> object:
             if self.nesting.fits and graph is not None:
-                graph.count(data, model.distribute_strategy, compiled=model.jit_compile and not model.run_eagerly)
+                graph.count(data, model.distribute_strategy, compiled=watched)
                 if gradients is not None:
                     gradients.batch_begins(data)
             return run(data)
