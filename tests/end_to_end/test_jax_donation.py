@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jax_scripts import SCRIPTS
+from support.jax_scripts import SCRIPTS, linen_step
 
 Run = Callable[..., Any]
 Write = Callable[..., Path]
@@ -101,28 +101,10 @@ def test_an_applied_run_tells_that_it_is_in_effect(run_child: Run, write_script:
 
 LINEN = """
 import jax, jax.numpy as jnp, numpy as np, optax
-from flax import linen as nn
-from flax.training import train_state
 data = np.random.default_rng(0)
 X = data.normal(size=(240, 64)).astype("float32")
 Y = (X @ data.normal(size=(64, 3)).astype("float32")).argmax(1)
-class Net(nn.Module):
-    @nn.compact
-    def __call__(self, x, train):
-        x = nn.relu(nn.BatchNorm(use_running_average=not train)(nn.Dense(2000)(x)))
-        return nn.Dense(3)(nn.Dropout(0.1, deterministic=not train)(x))
-class State(train_state.TrainState):
-    batch_stats: dict
-    key: jax.Array
-@jax.jit
-def train_step(state, batch):
-    def loss_of(params):
-        logits, updates = state.apply_fn(
-            {"params": params, "batch_stats": state.batch_stats}, batch["x"], True, mutable=["batch_stats"],
-            rngs={"dropout": jax.random.fold_in(state.key, state.step)})
-        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"]).mean(), updates
-    (loss, updates), gradients = jax.value_and_grad(loss_of, has_aux=True)(state.params)
-    return state.apply_gradients(grads=gradients, batch_stats=updates["batch_stats"]), {"loss": loss}
+""" + linen_step(2000) + """
 @jax.jit
 def eval_step(state, x, y):
     logits = state.apply_fn({"params": state.params, "batch_stats": state.batch_stats}, x, False)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.jax_scripts import linen_step
 
 pytestmark = pytest.mark.jax
 Run = Callable[..., Any]
@@ -31,31 +32,12 @@ def batches():
         for start in range(0, 100, 30):
             yield X[start : start + 30], Y[start : start + 30]
 """
-LINEN = """
-from flax import linen as nn
-from flax.training import train_state
-class Net(nn.Module):
-    @nn.compact
-    def __call__(self, x, train):
-        x = nn.relu(nn.BatchNorm(use_running_average=not train)(nn.Dense(16)(x)))
-        return nn.Dense(3)(nn.Dropout(0.1, deterministic=not train)(x))
-class State(train_state.TrainState):
-    batch_stats: dict
-    key: jax.Array
+LINEN = linen_step(16) + """
 net = Net()
 made = net.init(jax.random.key(0), X[:1], False)
 state = State.create(
     apply_fn=net.apply, params=made["params"], tx=optax.adamw(1e-2), batch_stats=made["batch_stats"],
     key=jax.random.key(1))
-@jax.jit
-def train_step(state, batch):
-    def loss_of(params):
-        logits, updates = state.apply_fn(
-            {"params": params, "batch_stats": state.batch_stats}, batch["x"], True, mutable=["batch_stats"],
-            rngs={"dropout": jax.random.fold_in(state.key, state.step)})
-        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"]).mean(), updates
-    (loss, updates), gradients = jax.value_and_grad(loss_of, has_aux=True)(state.params)
-    return state.apply_gradients(grads=gradients, batch_stats=updates["batch_stats"]), {"loss": loss}
 for x, y in batches():
     state, metrics = train_step(state, {"x": x, "y": y})
     trained += len(x)

@@ -144,3 +144,32 @@ def step(params, x, y):
 }
 SCRIPTS = {name: HEAD + body + LOOP.replace("STEP", step) for name, (body, step) in _BODIES.items()}
 """Each takes the number of steps, and the size of a batch (20 as written)."""
+
+_LINEN_STEP = """
+from flax import linen as nn
+from flax.training import train_state
+class Net(nn.Module):
+    @nn.compact
+    def __call__(self, x, train):
+        x = nn.relu(nn.BatchNorm(use_running_average=not train)(nn.Dense(WIDTH)(x)))
+        return nn.Dense(3)(nn.Dropout(0.1, deterministic=not train)(x))
+class State(train_state.TrainState):
+    batch_stats: dict
+    key: jax.Array
+@jax.jit
+def train_step(state, batch):
+    def loss_of(params):
+        logits, updates = state.apply_fn(
+            {"params": params, "batch_stats": state.batch_stats}, batch["x"], True, mutable=["batch_stats"],
+            rngs={"dropout": jax.random.fold_in(state.key, state.step)})
+        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["y"]).mean(), updates
+    (loss, updates), gradients = jax.value_and_grad(loss_of, has_aux=True)(state.params)
+    return state.apply_gradients(grads=gradients, batch_stats=updates["batch_stats"]), {"loss": loss}
+"""
+
+
+def linen_step(width: int) -> str:
+    """A network of flax.linen with batch norm and dropout, its state, and a training step: ``train_step`` of a
+    ``State``, which the script makes of a ``Net``.
+    """
+    return _LINEN_STEP.replace("WIDTH", str(width))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +14,7 @@ from ..records import ProbeSide
 from ..session import Session
 from ..sources import Reader
 from ..tensorflow.counters import plain_variable
+from ..tensorflow.graphs import threads_of
 from ..tensorflow.types import Strategy, Structure, Tensor, Variable
 from .shapes import CompiledShapes
 
@@ -49,7 +49,6 @@ class GraphCounters:
                 self._samples = plain_variable(self.tf, 0, "int64")
                 self._largest = plain_variable(self.tf, 0, "int64")
                 self._wait_s = plain_variable(self.tf, 0.0, "float64")
-                self.shapes.prepare()
 
     @property
     def variables(self) -> list[Variable]:
@@ -91,7 +90,7 @@ class GraphCounters:
             with tf.control_dependencies(tensors), tf.device("/CPU:0"):
                 ended = tf.timestamp()
                 self._wait_s.assign_add(ended - began)
-            if tf.executing_eagerly() or _threads(tf) > 1:
+            if tf.executing_eagerly() or threads_of(tf, "inter") > 1:
                 return element
             # Where one thread runs all operations, those of the step would come before the clock is read.
             with tf.control_dependencies([ended]):
@@ -125,11 +124,6 @@ class GraphCounters:
         now = (self.samples, float(self._wait_s.numpy()))
         self.session.clock.settle(now[0] - self._read[0], max(0.0, now[1] - self._read[1]))
         self._read = now
-
-
-def _threads(tf: ModuleType) -> int:
-    """So many run operations; TensorFlow takes all cores where it says 0."""
-    return int(tf.config.threading.get_inter_op_parallelism_threads()) or len(os.sched_getaffinity(0))
 
 
 def _same(tf: ModuleType) -> Callable[[object], object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from ..evidence import Finding, SetBy, compare, number_format
 from ..records import Evidence
 from ..session import Session
 from ..tensorflow import FRAMEWORK, elsewhere
-from ..tensorflow.graphs import is_compiled, products, xla_threads
+from ..tensorflow.graphs import is_compiled, products, threads_of, xla_threads
 from ..tensorflow.strategies import DEFAULT, NO_STRATEGY, ONE_DEVICE
 from .fit_call import BATCH_REASONS, FitCall
 from .freezing import DRAWS, what_froze
@@ -60,7 +59,8 @@ class Observation:
         facts.unit = "samples" if session.clock.total_samples else "steps"
         facts.emulated_precisions = session.device.emulated_precisions()
         facts.precisions = [p for p in session.device.tensorflow_precisions() if p != "fp16" or self._scales_its_loss()]
-        facts.as_written.update(threads=self._threads("intra"), inter_op_threads=self._threads("inter"))
+        tf = self.watches.tf
+        facts.as_written.update(threads=threads_of(tf, "intra"), inter_op_threads=threads_of(tf, "inter"))
         facts.as_written["allocator"] = allocator.in_use() or None
         self._policy()
         self._strategy()
@@ -144,12 +144,6 @@ class Observation:
                 session.facts.as_written["memory_growth"] = growth
         if memory is not None:
             session.recorder.emit(memory)
-
-    def _threads(self, kind: str) -> int:
-        """Of the pool "intra" or "inter"; TensorFlow takes all cores where it says 0."""
-        threading = self.watches.tf.config.threading if self.watches.tf is not None else None
-        threads: int = getattr(threading, f"get_{kind}_op_parallelism_threads")() if threading is not None else 0
-        return threads or len(os.sched_getaffinity(0))
 
     def _policy(self) -> None:
         policy = self.watches.policy
@@ -249,7 +243,7 @@ class Observation:
         config, call, strategies = self.session.request.config, self.call, self.watches.strategies
         for knob, kind in (("threads", "intra"), ("inter_op_threads", "inter")):
             if knob in config:
-                self._compare(knob, self._threads(kind))
+                self._compare(knob, threads_of(self.watches.tf, kind))
         if "memory_growth" in config:
             self._compare("memory_growth", self.session.facts.as_written.get("memory_growth"))
         if "strategy" in config and self.watches.backend != "tensorflow":

@@ -13,16 +13,14 @@ _SLOTS = 1009
 
 
 class CompiledShapes:
-    """How many shapes the training graph was given. They are noted in the graph, on the host, while it runs."""
+    """How many shapes the training graph was given. They are noted in the graph, on the host, while it runs; where none
+    are, nothing is made or read.
+    """
 
     def __init__(self, tf: ModuleType) -> None:
         self._tf = tf
         self._before = 0
         self._seen: Variable | None = None
-
-    def prepare(self) -> None:
-        """Makes the variable, outside of any graph and on the current device, the host. Starts the runtime."""
-        self._seen = plain_variable(self._tf, [0.0] * _SLOTS, "float32")
 
     def begin_anew(self) -> None:
         """Another training function is made, for which every shape is compiled again."""
@@ -32,9 +30,10 @@ class CompiledShapes:
 
     def note(self, tensors: Sequence[Tensor]) -> None:
         """To be called while the graph is traced: notes the tensors' shape in each of its runs."""
-        if self._seen is None:
-            return
         tf = self._tf
+        if self._seen is None:
+            with tf.init_scope(), tf.device("/CPU:0"):
+                self._seen = plain_variable(tf, [0.0] * _SLOTS, "float32")
         known = [(index, tensor) for index, tensor in enumerate(tensors) if tensor.shape.rank is not None]
         # Asked where the tensors lie: to ask elsewhere would copy them there.
         shapes = [tf.shape(tensor, out_type=tf.int64) for _, tensor in known]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
@@ -132,6 +133,13 @@ def draws(tf: ModuleType, graph: Traced, rows: int) -> list[str]:
 def is_compiled(concrete: ConcreteFunction) -> bool:
     """Whether the runtime must compile this traced function, or raise where it can't."""
     return bool(concrete.function_def.attr["_XlaMustCompile"].b)
+
+
+def threads_of(tf: ModuleType | None, pool: str) -> int:
+    """Threads of TensorFlow's pool "intra" or "inter"; it takes all cores where it says 0, or isn't there yet."""
+    threading = tf.config.threading if tf is not None else None
+    threads: int = getattr(threading, f"get_{pool}_op_parallelism_threads")() if threading is not None else 0
+    return threads or len(os.sched_getaffinity(0))
 
 
 def xla_threads() -> int:
