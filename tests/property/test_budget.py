@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,22 +54,27 @@ def test_a_search_that_may_go_on_has_trials_and_time(
     assert left is None or left >= trial_s + (reserved * (1 - 1e-9) if done > 1 else 0)
 
 
-@given(BUDGETS, SECONDS, st.lists(TRIAL_S, min_size=1, max_size=7), st.integers(0, 8))
-def test_finals_fit_what_is_left(budget: Budget, after: float, rounds_s: list[float], rounds: int) -> None:
+@given(
+    BUDGETS, SECONDS, st.lists(TRIAL_S, min_size=1, max_size=7), st.integers(0, 8),
+    st.lists(st.integers(0, 3), min_size=6, max_size=6),
+)  # fmt: skip
+def test_finals_fit_what_is_left(
+    budget: Budget, after: float, rounds_s: list[float], fewest: int, more: list[int]
+) -> None:
     now = budget.started + after
     finalists = len(rounds_s)
+    rounds = list(itertools.accumulate(more, initial=fewest))[:finalists]
     candidates, count = budget.finals_fit(now, rounds_s, rounds)
     left = budget.seconds_left(now)
     assert 0 <= candidates <= finalists
-    assert 0 <= count <= rounds
     assert (candidates == 0) == (count == 0)
     if left is None:
-        assert (candidates, count) == ((finalists, rounds) if finalists and rounds else (0, 0))
+        assert (candidates, count) == ((finalists, rounds[-1]) if fewest else (0, 0))
     elif candidates:
         assert count * rounds_s[candidates - 1] <= left
-        assert count >= min(FEWEST_ROUNDS, rounds)
+        assert count == rounds[candidates - 1] or (candidates == 1 and min(FEWEST_ROUNDS, fewest) <= count < fewest)
     else:
-        assert not finalists or not rounds or left < min(FEWEST_ROUNDS, rounds) * rounds_s[0]
+        assert not fewest or left < min(FEWEST_ROUNDS, fewest) * rounds_s[0]
 
 
 @pytest.mark.parametrize(
@@ -75,13 +82,18 @@ def test_finals_fit_what_is_left(budget: Budget, after: float, rounds_s: list[fl
                        (60, (1, 3)), (59, (0, 0)), (0, (0, 0))],
 )  # fmt: skip
 def test_finalists_go_before_rounds_and_fewer_than_three_are_none(left: float, fits: tuple[int, int]) -> None:
-    assert Budget(None, 1000.0, started=0.0).finals_fit(1000.0 - left, [20.0, 30.0, 40.0], 5) == fits
+    assert Budget(None, 1000.0, started=0.0).finals_fit(1000.0 - left, [20.0, 30.0, 40.0], [5, 5, 5]) == fits
 
 
 def test_a_finalist_that_takes_long_leaves_less_room() -> None:
-    assert Budget(None, 150.0, started=0.0).finals_fit(0.0, [20.0, 30.0], 5) == (2, 5)
-    assert Budget(None, 150.0, started=0.0).finals_fit(0.0, [20.0, 60.0], 5) == (1, 5)
-    assert Budget(None, 150.0, started=0.0).finals_fit(0.0, [50.0, 60.0], 5) == (1, 3)
+    assert Budget(None, 150.0, started=0.0).finals_fit(0.0, [20.0, 30.0], [5, 5]) == (2, 5)
+    assert Budget(None, 150.0, started=0.0).finals_fit(0.0, [20.0, 60.0], [5, 5]) == (1, 5)
+    assert Budget(None, 150.0, started=0.0).finals_fit(0.0, [50.0, 60.0], [5, 5]) == (1, 3)
+
+
+def test_a_finalist_that_leaves_too_few_rounds_to_tell_the_best_of_both_is_left_out() -> None:
+    assert Budget(None, 209.0, started=0.0).finals_fit(0.0, [20.0, 30.0], [5, 7]) == (1, 5)
+    assert Budget(None, 210.0, started=0.0).finals_fit(0.0, [20.0, 30.0], [5, 7]) == (2, 7)
 
 
 def test_an_end_has_its_reason() -> None:

@@ -185,9 +185,10 @@ def noise_within(measurement: Measurement, window_s: float) -> float | None:
     return error * math.sqrt(sum(block.seconds for block in measurement.blocks) / window_s)
 
 
-def rounds_to_tell(noise: float, fewest: int, most: int) -> int | None:
+def rounds_to_tell(noise: float, fewest: int, most: int, rivals: int = 1) -> int | None:
     """How many rounds tell a ratio to ``TOLD_TO`` in four of five studies, where the logarithm of one round's is off by
-    ``noise`` (a standard deviation); None where so many as ``most`` don't.
+    ``noise`` (a standard deviation); None where so many as ``most`` don't. So many ``rivals`` may be the best one:
+    whose ratio is told was lucky among them (Bonferroni).
 
     Rounds show a noise of their own: four of five times no more than by the quantile of chi squared (the approximation
     by Wilson and Hilferty, 1931).
@@ -195,7 +196,7 @@ def rounds_to_tell(noise: float, fewest: int, most: int) -> int | None:
     for rounds in range(max(2, fewest), most + 1):
         shape = 2 / (9 * (rounds - 1))
         shown = noise * (1 - shape + FOUR_OF_FIVE * math.sqrt(shape)) ** 1.5
-        if student_t_quantile(0.975, rounds - 1) * shown / math.sqrt(rounds) <= math.log1p(TOLD_TO):
+        if student_t_quantile(1 - 0.025 / rivals, rounds - 1) * shown / math.sqrt(rounds) <= math.log1p(TOLD_TO):
             return rounds
     return None
 

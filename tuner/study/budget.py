@@ -96,20 +96,21 @@ class Budget:
             return f"the time for searching is used up ({self.seconds:.0f} s in all)"
         return ""
 
-    def finals_fit(self, now: float, rounds_s: Sequence[float], rounds: int) -> tuple[int, int]:
+    def finals_fit(self, now: float, rounds_s: Sequence[float], rounds: Sequence[int]) -> tuple[int, int]:
         """How many finalists and rounds fit, (0, 0) where fewer than three rounds of one do: they would prove nothing.
 
-        ``rounds_s`` is what a round takes: with the best finalist alone, with the second best as well, and so on.
-        Rounds narrow the interval, finalists only widen the choice: finalists go first.
+        ``rounds_s`` is what a round takes: with the best finalist alone, with the second best as well, and so on;
+        ``rounds`` how many of these each takes. Rounds narrow the interval, finalists only widen the choice: as many
+        finalists as have all their rounds, and the best one alone with fewer.
         """
         left = self.seconds_left(now)
         finalists = len(rounds_s)
-        if finalists < 1 or rounds < 1:
+        if finalists < 1 or rounds[0] < 1:
             return 0, 0
         if left is None:
-            return finalists, rounds
-        choices = [(count, rounds) for count in range(finalists, 1, -1)]
-        choices += [(1, count) for count in range(rounds, min(FEWEST_ROUNDS, rounds) - 1, -1)]
+            return finalists, rounds[finalists - 1]
+        choices = [(count, rounds[count - 1]) for count in range(finalists, 1, -1)]
+        choices += [(1, count) for count in range(rounds[0], min(FEWEST_ROUNDS, rounds[0]) - 1, -1)]
         for candidates, count in choices:
             if count * rounds_s[candidates - 1] <= left:
                 return candidates, count
@@ -262,8 +263,9 @@ class StudyTime:
         worth = [(own, trial) for own, trial in gains if trial.config and own >= least]
         return [trial for _, trial in sorted(worth, key=lambda each: -each[0])]
 
-    def rounds_to_tell(self) -> int:
-        """The rounds of finals that tell the best gain so far well, by what trials said of the noise by turns.
+    def rounds_to_tell(self, finalists: int = 1) -> int:
+        """The rounds of finals that tell the best gain so far well, by what trials said of the noise by turns; each of
+        so many ``finalists`` may turn out to be the best.
 
         As many as the plan has where too few of them say it, and where the gain is small: then searching is worth more.
         The most there may be where even those wouldn't do.
@@ -275,7 +277,8 @@ class StudyTime:
         gain = self._gain(self._best)
         if not self.by_turns or len(known) < FEWEST_TOLD or (gain or 1.0) < LARGE:
             return usual
-        return rounds_to_tell(APART * statistics.median(known), usual, self.plan.most_rounds) or self.plan.most_rounds
+        noise, most = APART * statistics.median(known), self.plan.most_rounds
+        return rounds_to_tell(noise, usual, most, finalists) or most
 
     def proof_is_worth_more(self, expected: float) -> bool:
         """Whether the seconds of a trial that is expected to gain so much more are better kept for the proof.

@@ -227,7 +227,8 @@ def _proof_s(study: StudyContext, candidate: Trial) -> float:
 
 
 def _leaves_time_for_finals(study: StudyContext, candidates: Sequence[Trial]) -> bool:
-    """Whether the last one's screen leaves time for finals of them all: else those before it get more rounds.
+    """Whether the last one's screen leaves time for finals of them all that tell the best of them well: else those
+    before it get more rounds.
 
     A screen that is in the record already takes none.
     """
@@ -237,5 +238,5 @@ def _leaves_time_for_finals(study: StudyContext, candidates: Sequence[Trial]) ->
     if not screens_s:
         return True
     configs = [BASELINE, *(candidate.config for candidate in candidates)]
-    finals_s = study.time.rounds_to_tell() * study.time.runs.round_s(configs)
+    finals_s = study.time.rounds_to_tell(len(candidates)) * study.time.runs.round_s(configs)
     return study.time.fits(screens_s + finals_s)

@@ -84,7 +84,8 @@ def looked_at(study: StudyContext, schedule: Schedule) -> Schedule | None:
 def _run_rounds(study: StudyContext, schedule: Schedule) -> tuple[Schedule, int]:
     """Runs what the schedule lacks; how many rounds are done then.
 
-    A round begins only where there is time for it; where there is none for all candidates, the weakest are dropped.
+    A round begins only where there is time for it; where there is none for all candidates, the weakest are dropped. So
+    are those that the first rounds show to be behind.
     """
     begun = 0
     while True:
@@ -95,6 +96,13 @@ def _run_rounds(study: StudyContext, schedule: Schedule) -> tuple[Schedule, int]
         number = left[0][0]
         if not in_time:
             return schedule, number - 1
+        if number != begun and number > FEWEST_ROUNDS:
+            ahead = _without_left_behind(study, schedule)
+            if ahead != schedule:
+                save(study, ahead)
+                _note_left_behind(study, schedule, ahead)
+                schedule = ahead
+                continue
         # The first rounds prove nothing without the third.
         due = max(number, FEWEST_ROUNDS)
         if number != begun and not _fits(study, schedule, due):
@@ -292,11 +300,15 @@ def _extended(study: StudyContext, schedule: Schedule, winner: Winner | None) ->
     proven = winner is not None and winner.verdict is Verdict.IMPROVED
     why = "proven, and there is time to know it better" if proven else "still undecided"
     study.note(f"{why}: {count_text(extended.rounds - schedule.rounds, 'more round')}")
-    left = [trial for trial in extended.candidates if trial.number in set(extended.dropped) - set(schedule.dropped)]
+    _note_left_behind(study, schedule, extended)
+    return extended
+
+
+def _note_left_behind(study: StudyContext, before: Schedule, now: Schedule) -> None:
+    left = [trial for trial in now.candidates if trial.number in set(now.dropped) - set(before.dropped)]
     if left:
         behind = "; ".join(config_text(trial.config) for trial in left)
         study.note(f"the finals go on without {behind}, unlikely to be the fastest")
-    return extended
 
 
 def _without_left_behind(study: StudyContext, schedule: Schedule) -> Schedule:

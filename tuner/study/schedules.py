@@ -148,7 +148,8 @@ def schedule_of(study: StudyContext, contest: Contest, fit: Sequence[Trial]) -> 
     configs = (BASELINE, *(trial.config for trial in candidates))
     time = study.time
     rounds_s = [time.runs.round_s(configs[: count + 1]) for count in range(1, len(configs))]
-    count, rounds = time.budget.finals_fit(time.now, rounds_s, time.rounds_to_tell())
+    to_tell = [time.rounds_to_tell(count) for count in range(1, len(configs))]
+    count, rounds = time.budget.finals_fit(time.now, rounds_s, to_tell)
     if not count and study.time.may_fit(FEWEST_ROUNDS * rounds_s[0], of=configs[:2]):
         count, rounds = 1, FEWEST_ROUNDS
     if not count:
@@ -238,7 +239,7 @@ def _first_and_most(study: StudyContext, rounds: int, configs: Sequence[Config])
     come before the first.
     """
     most, left_s, round_s = study.plan.most_rounds, study.time.left_s, study.time.runs.round_s(configs)
-    if rounds < study.time.rounds_to_tell():
+    if rounds < study.time.rounds_to_tell(len(configs) - 1):
         return rounds, rounds
     for more in range(study.plan.looks_beyond, 0, -1):
         if left_s is not None and study.time.may_fit(_longer(most, more) * round_s, of=configs):

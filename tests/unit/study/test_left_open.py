@@ -113,5 +113,5 @@ def test_who_is_unlikely_to_be_the_fastest_gets_no_more_rounds(tmp_path: Path) -
     gains = {BF16: 1.015, FP16: 0.97}
     result = study(tmp_path, gains, {BF16: 1.08, FP16: 1.04}, known_to=1.02)
     rounds = Counter(trial.config for trial in result.trials if trial.phase is Phase.FINALS)
-    assert met(result) == {BF16, FP16} and rounds[BF16] > rounds[FP16] >= 5
+    assert met(result) == {BF16, FP16} and rounds[BF16] > rounds[FP16] >= 3
     assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED and result.winner.config == BF16
