@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from ..session import Session
+from ..tensorflow.data.ends import IteratorEnds
 from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.feed import DatasetFeed
 from ..tensorflow.generated import GeneratedSources
@@ -54,8 +55,7 @@ class Watches:
         self.tf = tf
         GeneratedSources(self.session).install()
         if self.session.uses(Watch.TF_DATA):
-            self.datasets = DatasetWatch(self.session, tf)
-            self.datasets.install()
+            self.datasets = self._watch_datasets(tf)
         if self.session.uses(Watch.TENSORFLOW):
             self.strategies = StrategyWatch(self.session, tf)
             self.strategies.install()
@@ -72,15 +72,20 @@ class Watches:
         """The same where another framework trains, which TensorFlow's data may feed: these alone."""
         if not self.session.uses(Watch.TENSORFLOW):
             return
-        datasets = DatasetWatch(self.session, tf) if self.session.uses(Watch.TF_DATA) else None
-        if datasets is not None:
-            datasets.install()
+        datasets = self._watch_datasets(tf) if self.session.uses(Watch.TF_DATA) else None
         iterations = LoopWatch(self.session, tf, datasets).iterations
         if self.session.measuring or (iterations.sources.known and datasets is not None):
             iterations.install()
         self._feed(iterations, datasets)
         if self.session.applied is not None:
             self.session.applied.attend(self.session.feeds.all[-1].effects)
+
+    def _watch_datasets(self, tf: ModuleType) -> DatasetWatch:
+        if self.session.clock.turns is not None:  # those of trials: a rotation gives its own later
+            IteratorEnds(self.session, tf).install()
+        datasets = DatasetWatch(self.session, tf)
+        datasets.install()
+        return datasets
 
     def _feed(self, iterations: IterationWatch, datasets: DatasetWatch | None) -> None:
         self.session.feeds.add(DatasetFeed(iterations, datasets))
