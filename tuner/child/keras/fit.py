@@ -118,6 +118,8 @@ class FitWatch:
             except TypeError:
                 return original(model, *args, **kwargs)  # raises the script's own TypeError
             self.session.claim(FRAMEWORK)
+            if self.session.measuring:
+                self.session.clock.fetch_begins()
             self.devices.begins()
             self.stages.begins(model)
             self._prepare(model, bound.arguments)
@@ -312,6 +314,7 @@ class FitWatch:
 
         class Metrics(self.keras.callbacks.Callback):  # type: ignore[misc, name-defined]
             def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
+                session.clock.fetch_begins()  # what an epoch begins with is no part of the validation before it
                 steps.epoch_begins()
                 on_epoch()
 

@@ -72,6 +72,7 @@ class OnBatchWatch:
             self.begins()
             rows = leading_dimension(args[0] if args else kwargs.get("x"))
             if self.backend != "tensorflow":
+                self.session.clock.fetch_begins()
                 self.weights.step_begins(model)
                 self.trajectory.fit_begins(model)
                 result = original(model, *args, **kwargs)
@@ -118,8 +119,6 @@ class OnBatchWatch:
         count = self._turns.counted(model, 1, 0)
         if count is None:
             return
-        if self.session.clock.validating:
-            self.session.clock.training_resumes()
         self._loss = _loss_in(result)
         self.session.clock.add_samples(rows * count, 0.0)
         self.session.step(FRAMEWORK, count)

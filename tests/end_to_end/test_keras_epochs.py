@@ -1,0 +1,96 @@
+"""What the epochs of ``Model.fit`` begin with: part of a rate, as it is by the clock of the script itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.rates import naive
+
+pytestmark = pytest.mark.timeout(300)
+
+# It takes its own time: that of all but its validation, as whoever holds two runs of it against each other does.
+OWN_CLOCK = """
+    import os, time
+    os.environ["KERAS_BACKEND"] = "BACKEND"
+    import keras, numpy
+
+    class Timed(keras.Sequential):
+        seconds, samples, since = 0.0, 0, None
+        def evaluate(self, *args, **kwargs):
+            if self.since:
+                self.seconds += time.perf_counter() - self.since
+                self.samples += ROWS
+            try:
+                return super().evaluate(*args, **kwargs)
+            finally:
+                self.since = time.perf_counter()
+
+    x = numpy.random.default_rng(0).random((ROWS, 64), dtype="float32")
+    model = Timed([keras.Input((64,)), keras.layers.Dense(256, "relu"), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    model.fit(x, x.sum(1), batch_size=BATCH, epochs=EPOCHS, verbose=0, validation_data=(x, x.sum(1)))
+    print("by its own clock:", model.samples / model.seconds)
+"""
+TO_THE_END = {"warmup_steps": 1, "warmup_s": 0, "block_s": 0.02, "min_s": 200, "max_s": 200}
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize(
+    ("backend", "batch"),
+    [
+        pytest.param("tensorflow", 2048, id="tensorflow, one step"),
+        pytest.param("tensorflow", 512, id="tensorflow, four steps", marks=pytest.mark.slow),
+        pytest.param("torch", 2048, id="torch, one step", marks=pytest.mark.slow),
+        pytest.param("jax", 2048, id="jax, one step", marks=pytest.mark.slow),
+    ],
+)
+def test_what_an_epoch_begins_with_is_no_validation(
+    write_script: Callable[..., Path], run_child: Callable[..., Any], backend: str, batch: int
+) -> None:
+    """A new iterator, threads, the first batch: all that lay between a validation and the next call of the step."""
+    text = OWN_CLOCK.replace("BACKEND", backend).replace("ROWS", "2048").replace("BATCH", str(batch))
+    ran = run_child(
+        write_script(text.replace("EPOCHS", "64")), window=TO_THE_END, knowledge={"set_apart": "all"}, fresh=True
+    )
+    assert ran.returncode == 0, ran.output
+    own = float(ran.output.rpartition("by its own clock:")[2].split()[0])
+    assert any(block["flagged"] for block in ran.of("block")), "validation is set apart"
+    assert naive(ran) == pytest.approx(own, rel=0.05)
+
+
+ON_BATCH = """
+    import os, time
+    os.environ["KERAS_BACKEND"] = "torch"
+    import keras, numpy
+    x = numpy.random.default_rng(0).random((1024, 64), dtype="float32")
+    y = x.sum(1)
+    model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(512, "relu"), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    seconds, samples = 0.0, 0
+    for epoch in range(40):
+        began = time.perf_counter()
+        for step in range(4):
+            model.train_on_batch(x, y)
+        if epoch > 1:
+            seconds += time.perf_counter() - began
+            samples += 4 * len(x)
+        for step in range(2):
+            model.test_on_batch(x, y)
+    print("by its own clock:", samples / seconds)
+"""
+
+
+@pytest.mark.timed
+@pytest.mark.slow  # of TensorFlow's loops: test_tf_loops.py
+def test_the_first_step_behind_a_validation_takes_its_time(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """Of loops by ``train_on_batch`` on the other backends: the time of one in four counted with the validation."""
+    ran = run_child(write_script(ON_BATCH), window={**TO_THE_END, "block_s": 0.001}, fresh=True)
+    assert ran.returncode == 0, ran.output
+    own = float(ran.output.rpartition("by its own clock:")[2].split()[0])
+    assert any(block["flagged"] for block in ran.of("block")), "validation is set apart"
+    assert naive(ran) == pytest.approx(own, rel=0.05)
