@@ -33,7 +33,10 @@ SPACE = SearchSpace(
     derive=batches.derive,
     larger=batches.LARGER_BATCH,
     knobs=(
-        *loaders.of_fed(*loaders.DATALOADER, *loaders.TF_DATA, loaders.READ_THREADS, loaders.READ_BUFFER),
+        *loaders.of_fed(
+            *loaders.DATALOADER, *loaders.TF_DATA, loaders.READ_THREADS, loaders.READ_BUFFER,
+            loaders.DEVICE_PREFETCH,
+        ),
         Knob(
             "threads", processors.threads, "threads in which JAX's client computes on a processor",
             ordered=True, devices=CPU, value_type=int, least=1, on_cores=True,

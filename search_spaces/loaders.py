@@ -24,6 +24,10 @@ def _has_workers(config: Mapping[str, Value]) -> bool:
     return batches.count(config, "num_workers", 0) > 0
 
 
+def _makes_batches_itself(config: Mapping[str, Value]) -> bool:
+    return not _has_workers(config)
+
+
 def _parallel_calls(known: Known) -> Sequence[Value]:
     return [AUTO, known.cores]
 
@@ -125,8 +129,14 @@ READ_BUFFER = Knob(
     tier_reason="The same elements in the same order, read earlier.",
 )  # fmt: skip
 
+DEVICE_PREFETCH = Knob(
+    "device_prefetch", lambda known: [0, 2, 8], "batches that a thread makes, and puts on the device, ahead",
+    ordered=True, loader=True, heavier=True, needs=_makes_batches_itself, value_type=int, least=0,
+    tier_reason="The same batches in the same order, on the device earlier, where only compiled functions read them.",
+)  # fmt: skip
+
 DATALOADER = (NUM_WORKERS, PREFETCH_FACTOR, PERSISTENT_WORKERS)
-GRAIN = (NUM_WORKERS, PREFETCH_FACTOR, READ_THREADS, READ_BUFFER)
+GRAIN = (NUM_WORKERS, PREFETCH_FACTOR, READ_THREADS, READ_BUFFER, DEVICE_PREFETCH)
 TF_DATA = (PARALLEL_CALLS, VECTORIZED_MAP, CACHE, DETERMINISTIC, PREFETCH, PRIVATE_THREADS)
 
 

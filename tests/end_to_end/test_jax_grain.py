@@ -116,3 +116,61 @@ def test_a_script_that_cant_be_imported_gets_no_workers(run_child: Run, write_sc
     applied = run_child(script, {"num_workers": 1}, knowledge=known_by(ran), argv=("2", "0"), mode="apply")
     assert applied.returncode == 0 and losses(applied) == losses(ran), applied.output
     assert f"NOT in effect: num_workers ({UNGUARDED})" in applied.output
+
+
+# batches ahead
+
+AHEAD = {"device_prefetch": 2}
+
+
+def wait_s(ran: Any) -> float:
+    """Seconds that the loop waited for its data."""
+    return sum(float(block["wait_s"]) for block in ran.of("block"))
+
+
+@pytest.mark.timed
+def test_batches_are_put_on_the_device_ahead(run_child: Run, write_script: Write) -> None:
+    """No bit of a loss differs, and the loop waits for the first batch alone."""
+    script = write_script(grain_scripts.AHEAD)
+    ran = run_child(script, window=WHOLE)
+    assert ran.returncode == 0 and not notes(ran), (ran.output, notes(ran))
+    assert ran.facts["as_written"]["device_prefetch"] == 0 and "device_prefetch" not in ran.facts["left_out"]
+    turned = run_child(script, AHEAD, knowledge=known_by(ran), window=WHOLE)
+    assert turned.returncode == 0 and not notes(turned), (turned.output, notes(turned))
+    assert turned.evidence("device_prefetch") == "verified", turned.of("knob")
+    assert losses(turned) == losses(ran) and len(losses(ran)) == 50
+    assert turned.facts["samples"] == ran.facts["samples"] == 800
+    assert wait_s(turned) < 0.25 * wait_s(ran), (wait_s(turned), wait_s(ran))
+    applied = run_child(script, AHEAD, knowledge=KNOWN, mode="apply")
+    assert losses(applied) == losses(ran) and "in effect: device_prefetch" in applied.output, applied.output
+
+
+LEFT_OUT = {
+    "changed": ("x *= 2", "the script does more with x than to give it to functions that it compiles"),
+    "kept": ("kept = [x]", "the script does more with x than to give it to functions that it compiles"),
+    "drawn": ("", "slowly draws random numbers of the process, of which another thread would draw at other times"),
+    "in one place": ("", "its batches lie in the same memory, one after the other"),
+}
+INSTEAD = {
+    "drawn": ("    return batch", "    return batch[0] + np.random.normal(), batch[1]\n\nnp.random.seed(1)"),
+    "in one place": ("    return batch", "    PLACE[:] = batch[0]\n    return PLACE, batch[1]"),
+}
+
+
+OTHERS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("kept", "drawn")]
+
+
+@pytest.mark.parametrize("kind", ["changed", "in one place", *OTHERS])
+def test_batches_that_the_script_may_change_or_draw_are_not(kind: str, run_child: Run, write_script: Write) -> None:
+    """Neither in a trial of the script as written, nor where a profile asks for it."""
+    line, why = LEFT_OUT[kind]
+    text = grain_scripts.AHEAD.replace("        trained +=", f"        {line or 'pass'}\n        trained +=")
+    text = text.replace("def slowly", 'PLACE = np.zeros((16, 8), "float32")\n\ndef slowly')
+    text = text.replace(*INSTEAD.get(kind, ("import sys", "import sys")))
+    script = write_script(text)
+    ran = run_child(script, window=WHOLE)
+    assert ran.facts["left_out"]["device_prefetch"] == why, ran.facts
+    if kind == "in one place":  # which the script as written shows alone
+        return
+    turned = run_child(script, AHEAD, knowledge=known_by(ran), window=WHOLE)
+    assert turned.evidence("device_prefetch") == "not applicable" and losses(turned) == losses(ran)

@@ -59,3 +59,30 @@ WITH_WORKERS = DATASET.rstrip() + ".mp_prefetch(grain.MultiprocessingOptions(num
 def script(batches: str) -> str:
     """The whole of it."""
     return HEAD + batches.strip("\n") + "\n" + TAIL
+
+
+AHEAD = """
+import sys, time
+import grain
+""" + UPDATE + """
+def slowly(batch):
+    time.sleep(0.02)
+    return batch
+
+def batches():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(800, 8)).astype("float32")
+    data = grain.MapDataset.source(list(zip(x, (x.sum(1) > 0).astype("int32"))))
+    reading = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
+    return data.seed(3).shuffle().to_iter_dataset(reading).batch(16).map(slowly)
+
+if 1:
+    params, trained, began = weights(), 0, time.perf_counter()
+    for number, (x, y) in enumerate(batches()):
+        params, loss = update(params, x, y)
+        trained += len(x)
+        print("loss", float(loss).hex())
+        time.sleep(0.02)  # what a script does between its steps
+    print("trained on", trained, "in", time.perf_counter() - began, flush=True)
+"""
+"""A loop that reads each loss, and whose batches are made where nothing but it waits for them."""

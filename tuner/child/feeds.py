@@ -8,6 +8,7 @@ another one's data. Its batches then count as waits only: how many samples a ste
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import FrameType
 from typing import Any, Protocol
 
 from .applied import Effect
@@ -58,16 +59,35 @@ class Feed(Protocol):
         return {}
 
 
+class Putting(Protocol):
+    """The framework's part where batches are put on the device before the loop asks for them.
+
+    ``reached``: training calls that were seen to be given what was put.
+    """
+
+    reached: int
+
+    def why_not(self, frame: FrameType) -> str:
+        """Why the batches of an iteration that this frame of the script's begins can't be; "" where they can."""
+        ...
+
+    def put(self, element: Any) -> Any:
+        """A batch, on the device. In any thread."""
+        ...
+
+
 class Feeds(Reader):
     """Of one trial. ``name``: the framework that trains on them, "" while none is seen to.
 
-    ``lead``: tells how long what computes had nothing to do, where it may be behind the script.
+    ``lead``: tells how long what computes had nothing to do, where it may be behind the script. ``putting``: puts
+    batches on the device; None where no framework does.
     """
 
     def __init__(self, trained_by: str) -> None:
         self.name = trained_by if trained_by in FED else ""
         self.all: list[Feed] = []
         self.lead = Reader()
+        self.putting: Putting | None = None
         self._feeding: Feed | None = None
 
     @property

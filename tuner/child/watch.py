@@ -28,8 +28,8 @@ class Watch(StrEnum):
 KNOBS_OF: Mapping[Watch, tuple[str, ...]] = {
     Watch.LOADER: (
         "batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "read_threads",
-        "read_buffer", "loader_prefetch_size", "device_prefetch_size", "host_to_device_transfer_threads",
-        "batches_per_execution",
+        "read_buffer", "device_prefetch", "loader_prefetch_size", "device_prefetch_size",
+        "host_to_device_transfer_threads", "batches_per_execution",
     ),
     Watch.MODULES: (
         "precision", "compile", "compile_mode", "channels_last", "attention", "grad_accumulation", "ddp_bucket_mb",

@@ -25,7 +25,7 @@ NEWER_OF = {
     "jax": frozenset({
         "num_workers", "prefetch_factor", "persistent_workers", "parallel_calls", "vectorized_map", "cache",
         "deterministic", "prefetch", "private_threads", "precision", "read_threads", "read_buffer",
-        "donation",
+        "donation", "device_prefetch",
     }),
 }  # fmt: skip
 """The same of one space, whose names others have had before."""

@@ -2,4 +2,6 @@
 
 NAME = "Grain loader"
 """What feeds a loop, for people."""
-KNOBS = ("num_workers", "prefetch_factor", "read_threads", "read_buffer")
+PUT_AHEAD = "device_prefetch"
+"""The knob of batches that a thread makes, and puts on the device, before the loop asks for them."""
+KNOBS = ("num_workers", "prefetch_factor", "read_threads", "read_buffer", PUT_AHEAD)

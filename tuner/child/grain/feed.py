@@ -8,7 +8,7 @@ from ..applied import Effect
 from ..feeds import Feed
 from ..records import LoaderUse
 from ..sources import TrainingSources
-from . import KNOBS, NAME
+from . import KNOBS, NAME, PUT_AHEAD
 from .places import GrainSource
 from .watch import GrainWatch, ready
 
@@ -50,7 +50,8 @@ class GrainFeed(Feed):
         read = max(1, count) * int(live.get("read_buffer") or 0) if live.get("read_threads") else 0
         # Grain keeps so many in each worker, and as many of its in the training process.
         made = 2 * count * int(live.get("prefetch_factor") or 0)
-        return made // (size if shape.gives_singles else 1) + read // (size if shape.reads_singles else 1)
+        ahead = int(live.get(PUT_AHEAD) or 0)
+        return ahead + made // (size if shape.gives_singles else 1) + read // (size if shape.reads_singles else 1)
 
     def observe(self) -> None:
         """Facts, and evidence of the knobs."""
@@ -74,7 +75,13 @@ class GrainFeed(Feed):
             else:
                 trains = self.sources.training()
                 changed = sum(knob in source.changed for source in trains)
-                knobs.compare(knob, primary.live.get(knob), sites=len(trains), changed=changed)
+                knobs.compare(knob, self._live(primary, knob), sites=len(trains), changed=changed)
+
+    def _live(self, source: GrainSource, knob: str) -> object:
+        """What is seen at work: batches are put ahead where steps were given them."""
+        putting = self.session.feeds.putting
+        is_seen = knob != PUT_AHEAD or (putting is not None and putting.reached > 0)
+        return source.live.get(knob) if is_seen else 0
 
     def effects(self) -> Mapping[str, Effect]:
         """Of its knobs, for ``autotune run``."""
@@ -82,7 +89,7 @@ class GrainFeed(Feed):
         for knob in self.knobs:
             if self.session.knobs.wants(knob):
                 value = self.session.request.config[knob]
-                at = [source for source in self.sources if source.live.get(knob) == value and knob in source.changed]
+                at = [source for source in self.sources if self._live(source, knob) == value and knob in source.changed]
                 refused = (source.refused.get(knob, "") for source in self.sources)
                 told[knob] = Effect(len(at), next(filter(None, refused), NOT_READ))
         return told

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..records import Value
 from ..sources import DataSource
+from . import PUT_AHEAD
 from .pipeline import NO_READER, Pipeline
 
 SINGLE = "the script reads in one thread, and nothing shows that several may read its data at once"
@@ -36,7 +37,7 @@ class GrainSource(DataSource):
 
 def as_written(pipeline: Pipeline) -> dict[str, Value]:
     """Knob → the script's own value."""
-    written: dict[str, Value] = {"num_workers": pipeline.workers, "prefetch_factor": pipeline.buffer or 1}
+    written: dict[str, Value] = {"num_workers": pipeline.workers, "prefetch_factor": pipeline.buffer or 1, PUT_AHEAD: 0}
     if pipeline.reader is not None:
         written["read_threads"], written["read_buffer"] = pipeline.threads, pipeline.read_buffer
     return written

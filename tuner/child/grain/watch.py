@@ -24,7 +24,7 @@ from ..patches import patch
 from ..records import ProbeSide, Unstepped, Value
 from ..session import Session
 from ..sources import TrainingSources
-from . import KNOBS, pipeline, workers
+from . import KNOBS, PUT_AHEAD, ahead, pipeline, workers
 from .places import GrainSource, as_written, refusals
 from .rows import rows_of
 
@@ -50,6 +50,7 @@ class GrainWatch:
         self.sources.reader = session.feeds
         turns = session.trained_by in ("", *FED)  # of others' configs these are knobs of other loaders
         self._wanted = {k: session.request.config[k] for k in KNOBS if turns and session.knobs.wants(k)}
+        self._ahead = ahead.AheadWatch(session, self.folder, int(self._wanted.pop(PUT_AHEAD, 0)))
         self._of_object: weakref.WeakKeyDictionary[Any, GrainSource] = weakref.WeakKeyDictionary()
         self._iterated: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._kinds: dict[type, type] = {}
@@ -58,7 +59,7 @@ class GrainWatch:
 
     def install(self) -> None:
         """Patches what is made and iterated; nothing where nothing is measured or turned."""
-        if not (self.session.measuring or self._wanted):
+        if not (self.session.measuring or self._wanted or self._ahead.wanted):
             return
         loaders, nodes = sys.modules[_LOADERS], sys.modules[_NODES]
         if not (hasattr(loaders.DataLoader, "_create_dataset") and hasattr(nodes, "_OutputIterDataset")):
@@ -162,7 +163,8 @@ class GrainWatch:
             source = self._of_object.get(loader)
             if source is None or not self.session.here:
                 return original(loader)
-            return self._begun(source, loader, lambda: original(loader))
+            count = self._count_ahead(source, self._values(source))
+            return self._begun(source, loader, lambda: self._ahead.of_loader(source, loader, count, original))
 
         return __iter__
 
@@ -184,12 +186,20 @@ class GrainWatch:
             return original(output)
         source = self._source(dataset, shape, anew=False)
         values = self._values(source)
-        if values:
-            output = type(output)(pipeline.rebuilt(shape, values))
-            source.changed.update(values)
+        count = self._count_ahead(source, values)
+        output = type(output)(pipeline.rebuilt(shape, values)) if values else output
+        source.changed.update(values)
         # Grain has its own once for each dataset: it wraps the iterator's class each time, one in the other.
         begin = original if is_first else lambda node: node._parents[0].__iter__()
-        return self._begun(source, dataset, lambda: begin(output))
+        made = pipeline.rebuilt(shape, values) if count else None
+        return self._begun(
+            source, dataset, lambda: self._ahead.of_dataset(source, made, count, (type(output), begin), output)
+        )
+
+    def _count_ahead(self, source: GrainSource, values: Mapping[str, Value]) -> int:
+        """How many batches a thread is to make ahead."""
+        is_other = bool(self.sources.known) and source.key not in self.sources.known
+        return 0 if is_other else self._ahead.count(source, adds=int(values.get("num_workers", 0)) > 0)
 
     def _is_inner(self) -> bool:
         """Whether Grain iterates for itself."""
@@ -215,7 +225,8 @@ class GrainWatch:
         source.newest, source.iterated = weakref.ref(iterator), True
         if measuring:
             self.sources.iteration_began(source, time.perf_counter() - began)
-            if len(self._states) < ITERATIONS_READ and not source.written["num_workers"]:
+            is_read_here = not source.written["num_workers"] and PUT_AHEAD not in source.changed
+            if len(self._states) < ITERATIONS_READ and is_read_here:
                 self._states[iterator] = StateWatch()
         return iterator
 
@@ -269,6 +280,7 @@ class GrainWatch:
             element = kind.__next__(iterator)
             wait_s = time.perf_counter() - began
         self.sources.fetched(source, rows_of(element), wait_s)
+        self._ahead.look(source, iterator, element)
         self._look(source, iterator)
         return element
 
@@ -280,6 +292,7 @@ class GrainWatch:
             moved = state.read(lambda: workers.copied(pipeline.parts_of(shape)))
             if moved:
                 source.refused.setdefault("num_workers", CHANGES.format(moved))
+                source.refused.setdefault(PUT_AHEAD, ahead.CHANGES.format(moved))
         number = source.fetches if self.session.measuring else 0
         if (number > 3 and number % 64) or (not self.session.measuring and source.live):
             return
@@ -336,7 +349,7 @@ class _Asked(float):
 
 def seen(iterator: Any) -> dict[str, Any]:
     """Knob → what an iterator works with."""
-    found: dict[str, Any] = {"num_workers": workers.living(iterator)}
+    found: dict[str, Any] = {"num_workers": workers.living(iterator), PUT_AHEAD: ahead.depth(iterator)}
     processes = workers.processes(iterator)
     if processes:
         found["prefetch_factor"] = processes[0]._buffer_size
@@ -376,5 +389,5 @@ def _ready(each: Any, shape: pipeline.Pipeline, size: int) -> int:
         return done if shape.reads_singles else done * size
     if kind in ("ThreadPrefetchDatasetIterator", "ProcessPrefetchDatasetIterator"):
         made = int(each._buffer.qsize())
-        return made if shape.gives_singles else made * size
+        return made if shape.gives_singles and not ahead.depth(each) else made * size
     return 0

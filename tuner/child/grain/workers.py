@@ -32,6 +32,8 @@ READING = (
 """Methods by which data are read and transformed."""
 DRAWS = "{} draws random numbers of the process, which are others in each worker"
 CALLS_JAX = "its data call JAX, which each worker would start beside the training's"
+DRAWS_HERE = "{} draws random numbers of the process, of which another thread would draw at other times"
+SET_OTHERWISE = "its data call JAX, which may be set otherwise in another thread"
 _ANEW = "its workers are started anew"
 _MAKING = ("default_rng", "Generator", "Philox", "PCG64", "MT19937", "SeedSequence", "RandomState", "Random")
 """What makes a generator of its own, seeded by the script or by nobody."""
@@ -61,6 +63,15 @@ def why_none(parts: Mapping[str, object], pipeline: object) -> str:
     """Why workers can't be added to what has none; "" where they can. ``pipeline``: what they would be sent."""
     why = starting.why_unimportable().removeprefix(f"{starting.NO_FORK}, and ")
     return why or _why_otherwise(parts) or _why_unsendable(parts, pipeline)
+
+
+def why_here(parts: Mapping[str, object]) -> str:
+    """Why no other thread of this process may make the batches; "" where nothing shows that."""
+    try:
+        drawn, calls_jax = _drawn(parts), any(map(_is_jax, _named(parts)))
+    except Exception as error:  # as above
+        return f"its data can't be looked into: {type(error).__name__}"
+    return DRAWS_HERE.format(drawn) if drawn else SET_OTHERWISE if calls_jax else ""
 
 
 def _why_otherwise(parts: Mapping[str, object]) -> str:

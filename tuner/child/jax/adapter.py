@@ -12,6 +12,7 @@ from ..applied import Effect
 from ..session import Session
 from ..watch import Watch
 from . import FRAMEWORK
+from .ahead import PutWatch
 from .client import ClientWatch
 from .compiling import CompileWatch
 from .donation import DonationWatch
@@ -62,7 +63,8 @@ class JaxAdapter(Adapter):
         self.steps = StepWatch(session, jax)
         self._donation = DonationWatch(session, self.steps, jax)
         self._donation.install()
-        self._patches = Instrumentation(session, self.steps, jax, self._donation)
+        session.feeds.putting = puts = PutWatch(jax)
+        self._patches = Instrumentation(session, self.steps, jax, self._donation, puts)
         self._patches.install()
         self._products = ProductWatch(session, self.steps, jax)
         self._products.install()

@@ -7,7 +7,7 @@ from ..watch import KNOBS_OF, Watch
 from . import FRAMEWORK
 
 MADE_BY_THE_LOOP = "the loop makes its batches by itself: bind its size, as in -- --batch-size={batch_size}"
-READING = ("read_threads", "read_buffer")
+READING = ("read_threads", "read_buffer", "device_prefetch")
 """What Grain alone has."""
 KNOBS = {
     "DataLoader": tuple(knob for knob in KNOBS_OF[Watch.LOADER] if knob not in ("batch_size", "pin_memory", *READING)),

@@ -203,6 +203,19 @@ class Jitted:
         return make(self.__wrapped__).__reduce_ex__(protocol)
 
 
+class Making:
+    """JAX's part in what ``jax.jit`` makes of a function, with the script's ``options``, and further ones."""
+
+    def __init__(self, original: Call, given: Arguments, options: Keywords) -> None:
+        self.options = options
+        self._original = original
+        self._given = given
+
+    def __call__(self, fun: Call, **further: Any) -> Call:
+        made: Call = self._original(fun, *self._given, **{**self.options, **further})
+        return made
+
+
 def is_foreign(fun: object) -> bool:
     """Whether it belongs to a library that has an adapter of its own, or to JAX itself."""
     of: Any = inspect.unwrap(fun) if callable(fun) else fun

@@ -13,8 +13,9 @@ from typing import Any
 from ..call_sites import frames, is_library
 from ..patches import patch
 from ..session import Session
+from .ahead import PutWatch
 from .donation import DonationWatch
-from .functions import Jitted, JittedFunction, Kept, Seen, can_be_seen, is_foreign
+from .functions import Jitted, JittedFunction, Kept, Making, Seen, can_be_seen, is_foreign
 from .loops import LoopWatch
 from .maps import MapWatch
 from .rows import AROUND
@@ -34,10 +35,13 @@ MOST_PARTS = 64
 class Instrumentation:
     """Patches JAX for one trial, or one applied run."""
 
-    def __init__(self, session: Session, steps: StepWatch, jax: ModuleType, donation: DonationWatch) -> None:
+    def __init__(
+        self, session: Session, steps: StepWatch, jax: ModuleType, donation: DonationWatch, puts: PutWatch
+    ) -> None:  # fmt: skip
         self.session = session
         self.steps = steps
         self._donation = donation
+        self._puts = puts
         self.jax: Any = jax
         self._is_top_level: Callable[[], bool] = sys.modules["jax._src.core"].trace_state_clean
         self._seen = Kept(self._see)
@@ -115,6 +119,7 @@ class Instrumentation:
         if steps.stands_aside:
             return execute(*args, **kwargs)
         if steps.tracing.may_be_outermost and self._is_top_level():
+            self._puts.calls(function, args, kwargs)
             return steps.ran(function, execute, args, kwargs)
         return steps.tracing.within(function, execute, args, kwargs)
 
@@ -225,19 +230,6 @@ class Instrumentation:
             return self.jitted(given[0], make, _Mapped(self, calls))
 
         return pmap
-
-
-class Making:
-    """JAX's part in what ``jax.jit`` makes of a function, with the script's ``options``, and further ones."""
-
-    def __init__(self, original: Call, given: Arguments, options: Keywords) -> None:
-        self.options = options
-        self._original = original
-        self._given = given
-
-    def __call__(self, fun: Call, **further: Any) -> Call:
-        made: Call = self._original(fun, *self._given, **{**self.options, **further})
-        return made
 
 
 class _Mapped:

@@ -29,7 +29,7 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 Span = tuple[int, int, int, int]
 """First and last line, first and last column in bytes."""
-_Source = tuple[ast.Module, symtable.SymbolTable]
+Source = tuple[ast.Module, symtable.SymbolTable]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Rebindings:
 
     def __init__(self) -> None:
         self._found: dict[tuple[int, int], Rebinding] = {}
-        self._sources: dict[int, tuple[CodeType, _Source | None]] = {}
+        self._sources: dict[int, tuple[CodeType, Source | None]] = {}
 
     def at(self, frame: FrameType) -> Rebinding:
         """That of the call which the frame is at."""
@@ -79,12 +79,12 @@ class Rebindings:
 
     def _look(self, code: CodeType, offset: int, names: Mapping[str, Any]) -> Rebinding:
         if id(code) not in self._sources:
-            self._sources[id(code)] = code, _source_of(code)  # the code is kept, and so its identity
-        source, span = self._sources[id(code)][1], _span_of(code, offset)
+            self._sources[id(code)] = code, source_of(code)  # the code is kept, and so its identity
+        source, span = self._sources[id(code)][1], span_of(code, offset)
         if source is None or span is None:
             return Rebinding(why=UNREADABLE)
         module, table = source
-        statement = next((each for each in _statements(module) if _span(each.call) == span), None)
+        statement = next((each for each in _statements(module) if span_at(each.call) == span), None)
         if statement is None:
             return Rebinding(why=OTHER_STATEMENT)
         return _rebinding(statement, table, Blocks(code, names, statement.scope))
@@ -106,8 +106,8 @@ def _rebinding(statement: _Statement, table: symtable.SymbolTable, blocks: Block
         return replace(plain, why=OTHER_STATEMENT)
     if not all(blocks.end(block, wanted) for block in statement.within):
         return replace(plain, why=CAUGHT)
-    own = _table_of(statement.scope, table)
-    alone = {name for name in wanted if own is not None and _is_own(own, name) and not _is_read_in(own, name)}
+    own = table_of(statement.scope, table)
+    alone = {name for name in wanted if own is not None and _is_own(own, name) and not is_read_in(own, name)}
     if not alone:
         return replace(plain, why=READ_ELSEWHERE.format(min(wanted)))
     return replace(
@@ -123,7 +123,7 @@ def _named(nodes: Collection[ast.AST], context: type[ast.expr_context]) -> set[s
     return {node.id for node in found if isinstance(node.ctx, context)}
 
 
-def _table_of(scope: ast.AST | None, module: symtable.SymbolTable) -> symtable.SymbolTable | None:
+def table_of(scope: ast.AST | None, module: symtable.SymbolTable) -> symtable.SymbolTable | None:
     """That of a function, or of the module itself."""
     if scope is None:
         return module
@@ -142,7 +142,7 @@ def _is_own(table: symtable.SymbolTable, name: str) -> bool:
     return table.get_type() == "module" or table.lookup(name).is_local()
 
 
-def _is_read_in(table: symtable.SymbolTable, name: str) -> bool:
+def is_read_in(table: symtable.SymbolTable, name: str) -> bool:
     """Whether a function or a class within this scope means its variable by that name.
 
     But what is run where it stands: that ends before the variable gets its new value, or begins behind it.
@@ -152,7 +152,7 @@ def _is_read_in(table: symtable.SymbolTable, name: str) -> bool:
         is_hidden = symbol is not None and symbol.is_local()
         if symbol is not None and not is_hidden and inner.get_name() not in _RUN_WHERE_THEY_STAND:
             return True
-        if (not is_hidden or inner.get_type() == "class") and _is_read_in(inner, name):
+        if (not is_hidden or inner.get_type() == "class") and is_read_in(inner, name):
             return True
     return False
 
@@ -171,11 +171,12 @@ def _statements(module: ast.Module) -> Iterator[_Statement]:
                 waiting.append((child, (*within, child) if isinstance(child, WITHIN) else within, scope))
 
 
-def _span(node: ast.expr) -> Span:
+def span_at(node: ast.expr | ast.stmt) -> Span:
+    """Of a part of the source."""
     return node.lineno, node.end_lineno or node.lineno, node.col_offset, node.end_col_offset or 0
 
 
-def _span_of(code: CodeType, offset: int) -> Span | None:
+def span_of(code: CodeType, offset: int) -> Span | None:
     """Of what the instruction is a part of; None where Python was told to keep no columns."""
     line, end, column, end_column = next(islice(code.co_positions(), offset // 2, None), (None,) * 4)
     if line is None or end is None or column is None or end_column is None:
@@ -183,7 +184,7 @@ def _span_of(code: CodeType, offset: int) -> Span | None:
     return line, end, column, end_column
 
 
-def _source_of(code: CodeType) -> _Source | None:
+def source_of(code: CodeType) -> Source | None:
     """The module that the code was compiled from; None where its file can't be read, or isn't that any more."""
     try:
         with open(code.co_filename, "rb") as file:
