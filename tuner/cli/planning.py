@@ -17,7 +17,7 @@ from tuner.devices.software import software
 from tuner.errors import StorageError, UsageError
 from tuner.formatting import budget_text, bytes_text, config_text, device_text, script_text, seconds_text
 from tuner.masking import masked
-from tuner.model import Device
+from tuner.model import Device, baseline_of
 from tuner.objective import amortised
 from tuner.runner.request import Limits
 from tuner.space.arguments import parse
@@ -25,7 +25,9 @@ from tuner.space.choose import Spaces
 from tuner.space.registry import AUTO, load_objective, load_spaces
 from tuner.storage.folder import DATABASE
 from tuner.storage.lock import FolderLock
+from tuner.storage.studies import read_study
 from tuner.study.budget import FINALS_SHARE
+from tuner.study.identity import check_identity, check_modules, identity_of
 from tuner.study.plan import StudyPlan
 
 
@@ -135,6 +137,22 @@ def _begins(folder: Path, *, anew: bool) -> str:
     if not (folder / DATABASE).exists():
         return "new"
     return f"new; the earlier study is set aside as {_free_name(folder)}" if anew else "resumes"
+
+
+def check_resumable(plan: StudyPlan) -> None:
+    """Raises the error that the study would, before a trial: where its folder holds one of something else, one that
+    runs, or none that can be read. A search space that has become another one is found later.
+    """
+    if not (plan.folder / DATABASE).exists():
+        return
+    stored, folder = read_study(plan.folder), str(plan.folder)
+    if stored.state == "running":
+        hint = "wait for it to end, stop it with Ctrl-C, or give this one another folder"
+        raise StorageError(f"the study in {folder} is already running", hint=hint)
+    check_identity(stored.record.identity, identity_of(plan), folder)
+    baseline = baseline_of(stored.trials)
+    if baseline is not None and baseline.outcome is not None and plan.source is not None:
+        check_modules(baseline.outcome.knowledge.module_hashes, plan.source, folder)
 
 
 def _space_rows(spaces: Spaces) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tuner.cli.options import declare_ranks, declare_script
-from tuner.cli.planning import check_writable, described, make_plan, set_aside
+from tuner.cli.planning import check_resumable, check_writable, described, make_plan, set_aside
 from tuner.cli.script import warn_of_secrets
 from tuner.cli.settings import gather
 from tuner.cli.signals import stopping_on_signals
@@ -30,6 +30,7 @@ from tuner.search.larger_batches import LargerBatchSampler
 from tuner.search.structured import MOST_WALKED, StructuredSampler
 from tuner.search.tpe import TpeSampler
 from tuner.storage.atomic import write_durably
+from tuner.study.plan import StudyPlan
 from tuner.study.run import run_study
 
 TAKES_SCRIPT_ARGUMENTS = True
@@ -86,7 +87,7 @@ def add_parser(verbs: Subparsers) -> None:
         "--no-probe", dest="probe", action="store_const", const=False, help="skip the bottleneck probe at the start"
     )
     parser.add_argument("--new", action="store_true", help="start over: the earlier study is kept under another name")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and create nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, or its refusal, and create nothing")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -96,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     plan = make_plan(settings)
     warn_of_secrets(plan.script)
     if arguments.dry_run:
+        _check_begins(plan, anew=arguments.new)
         print("\n".join(described(plan, settings, anew=arguments.new)))
         return ExitCode.OK
     if arguments.new:
@@ -110,6 +112,14 @@ def run(arguments: argparse.Namespace) -> int:
     if result.interrupted:
         return ExitCode.INTERRUPTED
     return ExitCode.INTERNAL if result.broke_it else ExitCode.OK
+
+
+def _check_begins(plan: StudyPlan, *, anew: bool) -> None:
+    """Raises the error that the study would before its first trial, and makes nothing."""
+    check_writable(plan.folder)
+    if not anew:
+        check_targets(plan.folder, EXPORTERS)
+        check_resumable(plan)
 
 
 def sampler_of(seed: int) -> Sampler:

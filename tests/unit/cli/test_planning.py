@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tuner.cli import main
-from tuner.cli.planning import set_aside
+from tuner.cli import build_parser, main
+from tuner.cli.planning import make_plan, set_aside
+from tuner.cli.settings import gather
 from tuner.devices.host import usable_cores
 from tuner.errors import ExitCode, StorageError
 from tuner.model import Device
+from tuner.storage.database import Repository
 from tuner.storage.folder import DATABASE
 from tuner.storage.lock import FolderLock
+from tuner.study.identity import identity_of
 
 
 def study_in(folder: Path) -> Path:
@@ -58,6 +61,17 @@ def test_a_study_of_several_ranks_has_a_folder_of_its_own(
         assert folder in capsys.readouterr().out
 
 
+def begin(command: list[str]) -> None:
+    """The study that this command would begin, killed before its first trial."""
+    arguments = build_parser(("study",)).parse_args(command)
+    arguments.script_args = None
+    plan = make_plan(gather(arguments))
+    plan.folder.mkdir()
+    repository = Repository(plan.url)
+    repository.create_study(plan.name, identity_of(plan))
+    repository.close()
+
+
 @pytest.mark.parametrize("option", [[], ["--new"]])
 def test_a_dry_run_says_what_becomes_of_an_earlier_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: list[str]
@@ -67,12 +81,34 @@ def test_a_dry_run_says_what_becomes_of_an_earlier_study(
     command = ["study", "train.py", "--device", "cpu", "--study", "s", "--dry-run", *option]
     assert main(command) == 0
     assert "folder          s (new)\n" in capsys.readouterr().out
-    study_in(Path("s"))
+    begin(command)
     Path("s.1").mkdir()
     assert main(command) == 0
     said = "new; the earlier study is set aside as s.2" if option else "resumes"
     assert f"folder          s ({said})\n" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["s", "s.1", "train.py"]
+    assert [path.name for path in Path("s").iterdir()] == [DATABASE]
+
+
+def test_a_dry_run_refuses_what_the_study_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said "resumes" of a study whose script was edited, and of one that was running."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("", encoding="utf-8")
+    command = ["study", "train.py", "--device", "cpu", "--study", "s", "--dry-run"]
+    begin(command)
+    with FolderLock(Path("s")):
+        assert main(command) == ExitCode.STORAGE
+        assert "is already running" in capsys.readouterr().err
+    Path("train.py").write_text("edited = True\n", encoding="utf-8")
+    assert main(command) == ExitCode.STUDY
+    told = capsys.readouterr()
+    assert "script.sha256" in told.err and "--new" in told.err and not told.out
+    assert main([*command, "--new"]) == 0
+    Path("s", DATABASE).write_text("no database", encoding="utf-8")
+    assert main(command) == ExitCode.STORAGE
+    assert "not a database" in capsys.readouterr().err
 
 
 def test_a_dry_run_prints_no_secret(
