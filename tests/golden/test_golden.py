@@ -123,6 +123,20 @@ def test_a_resumed_study_says_so() -> None:
         assert written.getvalue().splitlines()[-len(said) :] == said
 
 
+def test_what_finals_have_judged_is_not_said_to_be_unproven() -> None:
+    """Whoever gave the command of a finished study again read "not proven yet" of the winner."""
+    started, *events = made_up.events()
+    assert isinstance(started, StudyStarted)
+    earlier = tuple(event for event in events if isinstance(event, TrialFinished))
+    written, state = io.StringIO(), State()
+    again = replace(started, resumed=True, earlier=earlier)
+    PlainView(Console(file=written, width=80))(again)
+    said = "best so far, by its single trial: num_workers=2 precision=bf16, 1.39x"
+    assert written.getvalue().splitlines()[-1] == said
+    state.see(again, 0.0)
+    assert state.best_text == said
+
+
 def screen(events: list[Event], columns: int, lines: int, *, stopping: bool = False) -> str:
     """The live view after the events, each of which took a second and a half."""
     state = State()

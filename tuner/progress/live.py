@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.events import Event, SpaceResolved, TrialStarted
-from tuner.formatting import bottleneck_text, count_text, gain_text, seconds_text, share_text
+from tuner.formatting import bottleneck_text, count_text, seconds_text, share_text
 from tuner.model import Phase
 from tuner.progress.plain import STOPPING, started_lines
 from tuner.progress.state import State, pair_text, started_text, trial_name
@@ -126,8 +126,8 @@ def _trials(state: State, most: int) -> Table:
 def _status_lines(state: State, now: float) -> list[str]:
     lines = []
     searching = state.finals is None and state.finished is None
-    if searching and state.best is not None and state.best_gain is not None and state.best.config:
-        lines.append(f"best so far, not proven yet: {trial_name(state.best.config)}, {gain_text(state.best_gain)}")
+    if searching and state.best_text:
+        lines.append(state.best_text)
     if state.running is not None:
         since = seconds_text(now - state.running_since)
         lines.append(f"{_running(state.running)}, for {since}")

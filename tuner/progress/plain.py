@@ -26,13 +26,12 @@ from tuner.formatting import (
     budget_text,
     count_text,
     device_text,
-    gain_text,
     result_text,
     script_text,
     value_text,
 )
 from tuner.model import Phase
-from tuner.progress.state import BEHIND, State, pair_text, screening_text, started_text, trial_name
+from tuner.progress.state import BEHIND, State, pair_text, screening_text, started_text
 
 STOPPING = "stopping: finishing with the best so far (Ctrl-C again quits at once)"
 
@@ -71,7 +70,7 @@ def lines_of(event: Event, state: State) -> list[str]:
     """The lines that an event is worth, given the state after it."""
     match event:
         case StudyStarted():
-            return [*started_lines(event), *_earlier_lines(event)]
+            return [*started_lines(event), *_earlier_lines(event, state)]
         case SpaceResolved():
             return space_lines(event)
         case Probed():
@@ -112,14 +111,11 @@ def started_lines(event: StudyStarted) -> list[str]:
     return lines
 
 
-def _earlier_lines(event: StudyStarted) -> list[str]:
+def _earlier_lines(event: StudyStarted, state: State) -> list[str]:
     """What a resumed study has found already."""
     baseline = next((each.trial for each in event.earlier if each.trial.phase is Phase.BASELINE), None)
     lines = [f"as written: {result_text(baseline)}"] if baseline is not None else []
-    last = event.earlier[-1] if event.earlier else None
-    if last is None or last.best is None or not last.best.config or last.best_gain is None:
-        return lines
-    return [*lines, f"best so far, not proven yet: {trial_name(last.best.config)}, {gain_text(last.best_gain)}"]
+    return [*lines, state.best_text] if state.best_text else lines
 
 
 def space_lines(event: SpaceResolved) -> list[str]:

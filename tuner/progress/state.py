@@ -50,8 +50,9 @@ class State:
     """What the events of a study so far add up to. ``see`` takes them in order.
 
     ``rows`` are the finished trials in order, without the runs of ``BEHIND``; ``search_done`` counts those of baseline
-    and search. ``pairs`` holds the latest round of each finalist. ``deadline`` and ``running_since`` are on the clock
-    of ``now``: monotonic, in seconds; a deadline of None means no budget. ``best_gain`` is a ratio to the baseline.
+    and search. ``in_finals`` are the configs that finals have run, and ``pairs`` holds the latest round of each
+    finalist. ``deadline`` and ``running_since`` are on the clock of ``now``: monotonic, in seconds; a deadline of None
+    means no budget. ``best_gain`` is a ratio to the baseline.
     """
 
     started: StudyStarted | None = None
@@ -61,6 +62,7 @@ class State:
     running: TrialStarted | None = None
     best: Trial | None = None
     best_gain: float | None = None
+    in_finals: set[Config] = field(default_factory=set)
     screens: list[Screening] = field(default_factory=list)
     finals: FinalsStarted | None = None
     pairs: dict[Config, PairFinished] = field(default_factory=dict)
@@ -101,6 +103,14 @@ class State:
             case Noted():
                 self.notes.append(event.text)
 
+    @property
+    def best_text(self) -> str:
+        """The best trial so far, "not proven yet" where no finals have run its config; "" where that is as written."""
+        if self.best is None or self.best_gain is None or not self.best.config:
+            return ""
+        proof = "by its single trial" if self.best.config in self.in_finals else "not proven yet"
+        return f"best so far, {proof}: {trial_name(self.best.config)}, {gain_text(self.best_gain)}"
+
     def share_done(self, now: float) -> float:
         """How much of the study is done, between 0 and 1: by trials or by time, whichever is further."""
         if self.finished is not None:
@@ -125,6 +135,8 @@ class State:
     def _finish(self, event: TrialFinished) -> None:
         trial = event.trial
         self.running = None
+        if trial.phase is Phase.FINALS:
+            self.in_finals.add(trial.config)
         if trial.phase in BEHIND:
             return
         self.search_done += trial.phase in (Phase.BASELINE, Phase.SEARCH)
