@@ -104,6 +104,7 @@ def screen_document(screen: Screened, winners: Iterable[Winner]) -> dict[str, An
     speedup = next((winner.speedup for winner in winners if winner.config == screen.config), None)
     sooner = time_to_loss(speedup, efficiency) if speedup is not None and efficiency is not None else None
     checks = [{**asdict(check), "kind": str(check.kind), "verdict": str(check.verdict)} for check in screen.checks]
+    checks = [{name: value for name, value in check.items() if name != "is_sure"} for check in checks]
     return {
         "verdict": str(screen.verdict), "by_time": screen.by_time, "seeds": screen.seeds, "samples": screen.samples,
         "unit": screen.unit,

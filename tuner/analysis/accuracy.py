@@ -118,6 +118,8 @@ def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples
 
     A run that failed, a figure that isn't finite, another gradient from the same data, weights that stand still, and
     too many skipped steps fail. Where the losses can't tell, a bounded metric decides that became better as written.
+    A figure that is beyond its margin by its interval alone fails where it surely is, or with all seeds: what three say
+    that had bad luck bars all configs with these knobs.
     """
     unit = _unit(pair.baseline for pair in pairs)
     failed = _failed_run(pairs)
@@ -138,8 +140,11 @@ def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples
     # A metric that tells stands in for losses that don't; those can still fail by not being finite.
     counted = checks if descent is Descent.DOWN or not limits.metrics else [*metrics, *further]
     verdict = worst(check.verdict for check in counted)
-    if skipping or any(check.verdict is Noninferiority.FAIL for check in checks):
+    failing = [check for check in checks if check.verdict is Noninferiority.FAIL]
+    if skipping or any(check.is_sure for check in failing) or (failing and len(pairs) >= MOST_SEEDS):
         verdict = Noninferiority.FAIL
+    elif failing:
+        verdict = Noninferiority.INCONCLUSIVE
     reasons = [skipping, limits.unseen(_metrics_of_all(pairs)), incomparable, unread]
     would_decide = ""
     if verdict is Noninferiority.INCONCLUSIVE and not unread:

@@ -11,6 +11,9 @@ from tuner.analysis import stats
 from tuner.analysis.stats import Noninferiority
 from tuner.model import Outcome
 
+SURE = 0.995
+"""A figure that is beyond its margin at that confidence fails before all seeds have run."""
+
 
 class CheckKind(StrEnum):
     """What a check looks at.
@@ -47,7 +50,8 @@ class Check:
     """One figure held to its margin, as fractions; ``baseline`` and ``candidate`` are means over the seeds.
 
     ``worse`` is the mean worsening with its one-sided 95% bounds ``low`` and ``high``, as ``kind`` says. ``start`` is
-    where the baseline's loss began. NaN where nothing is known.
+    where the baseline's loss began. NaN where nothing is known. ``is_sure``: where it fails, more seeds could hardly
+    change that.
     """
 
     kind: CheckKind
@@ -60,6 +64,7 @@ class Check:
     margin: float
     verdict: Noninferiority
     start: float | None = None
+    is_sure: bool = True
 
 
 def confidence() -> float:
@@ -86,7 +91,13 @@ def held_to(
         return Check(kind, name, before, after, math.inf, math.inf, math.inf, margin, Noninferiority.FAIL)
     low, high = stats.one_sided_bounds(worse, confidence())
     verdict = stats.non_inferior(worse, margin, confidence())
-    return Check(kind, name, before, after, mean(worse), low, high, margin, verdict)
+    is_sure = is_surely_beyond(worse, margin)
+    return Check(kind, name, before, after, mean(worse), low, high, margin, verdict, is_sure=is_sure)
+
+
+def is_surely_beyond(worse: Sequence[float], margin: float) -> bool:
+    """Whether a figure is so much worse, by seed, that more seeds could hardly change it; as one that isn't finite."""
+    return not all(map(math.isfinite, worse)) or stats.one_sided_bounds(worse, SURE)[0] > margin
 
 
 def unknown(kind: CheckKind, name: str, margin: float) -> Check:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import chain
 
 from tuner.analysis import stats
-from tuner.analysis.checks import Check, CheckKind, Pair, confidence, held_to, mean, unknown
+from tuner.analysis.checks import Check, CheckKind, Pair, confidence, held_to, is_surely_beyond, mean, unknown
 from tuner.analysis.learning import (
     LEARNED,
     Curve,
@@ -163,7 +163,10 @@ def _efficiency_check(efficiencies: Sequence[float], name: str, least: float) ->
     low, high = stats.one_sided_bounds(worse, confidence())
     verdict = stats.non_inferior(worse, -math.log(least), confidence())
     typical, best, worst = (math.exp(-log) for log in (mean(worse), low, min(high, 700.0)))
-    return Check(CheckKind.EFFICIENCY, name, 1.0, typical, 1 - typical, 1 - best, 1 - worst, 1 - least, verdict)
+    is_sure = is_surely_beyond(worse, -math.log(least))
+    return Check(
+        CheckKind.EFFICIENCY, name, 1.0, typical, 1 - typical, 1 - best, 1 - worst, 1 - least, verdict, is_sure=is_sure
+    )
 
 
 def _efficiency_interval(efficiencies: Sequence[float], error: float = 0.05) -> Ratio:
