@@ -199,7 +199,7 @@ def _lacked(result: StudyResult, best: Trial) -> str:
         return "it failed in the finals"
     alike = _rejected_alike(result, best.config) if not screens else None
     if alike is not None:
-        return f"what it changes beside speed failed the screen of {config_text(alike)}"
+        return f"what it changes beside speed {alike}"
     if result.interrupted:
         return "the study ended before the finals finished"
     if others:
@@ -209,12 +209,20 @@ def _lacked(result: StudyResult, best: Trial) -> str:
     return "no time left to prove it"
 
 
-def _rejected_alike(result: StudyResult, config: Config) -> Config | None:
-    """Another config that its screen rejected, and of which this one has all that changes more than speed."""
+def _rejected_alike(result: StudyResult, config: Config) -> str | None:
+    """What became of another config in its screen of which this one has all that changes more than speed, where more
+    than time was lacking there.
+    """
     tiers = Tiers(result.tiers, result.knowledge)
-    failed = (one for one in result.screened if one.verdict is Noninferiority.FAIL and not one.by_time)
-    alike = (one.config for one in failed if holds(config, rejected_part(one, tiers)))
-    return next((one for one in alike if one != config), None)
+    screens = [one for one in result.screened if one.config != config and not one.by_time and one.seeds]
+    alike = [one for one in screens if holds(config, rejected_part(one, tiers))]
+    failed = next((one for one in alike if one.verdict is Noninferiority.FAIL), None)
+    if failed is not None:
+        return f"failed the screen of {config_text(failed.config)}"
+    is_open = next((one for one in alike if one.verdict is Noninferiority.INCONCLUSIVE and not one.lacked_time), None)
+    if is_open is None or result.lacked_time is not None:
+        return None
+    return f"was not shown to learn as well in the screen of {config_text(is_open.config)}"
 
 
 def _fault(result: StudyResult) -> list[str]:

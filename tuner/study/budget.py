@@ -198,9 +198,8 @@ class StudyTime:
         return sum(trial.group == finals[-1].group for trial in finals)
 
     def needs_screen(self, config: Config) -> bool:
-        """Whether a config turns a knob that changes more than speed, and what it changes is to be looked at."""
-        knobs = self.space.space.knobs if self.space is not None and self.plan.accuracy.any else ()
-        return any(knob.tier > 1 for knob in knobs if knob.name in config)
+        """As the function of that name."""
+        return needs_screen(config, self.plan, self.space)
 
     def reserved_s(self) -> float:
         """Kept for the proof: of the best trial so far, else of one that is worth nearly as much, else of a later one.
@@ -358,6 +357,12 @@ class StudyTime:
         if longer_s > usual_s:
             over = self.budget.search_is_over(self.now, done, longer_s, reserved_s, late=late)
         return f"{over}, with {longer_s:.0f} s for a trial of {compiled_text(ahead)}" if over else ""
+
+
+def needs_screen(config: Config, plan: StudyPlan, space: ResolvedSpace | None) -> bool:
+    """Whether a config turns a knob that changes more than speed, and what it changes is to be looked at."""
+    knobs = space.space.knobs if space is not None and plan.accuracy.any else ()
+    return any(knob.tier > 1 for knob in knobs if knob.name in config)
 
 
 def searched(trials: Sequence[Trial]) -> list[Trial]:

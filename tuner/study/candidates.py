@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from tuner.analysis.accuracy import SEEDS, Screened
 from tuner.analysis.comparison import left_open
 from tuner.analysis.stats import Noninferiority
+from tuner.analysis.tiers import holds
 from tuner.formatting import config_text, count_text, gain_text
 from tuner.model import BASELINE, Config, Trial
 from tuner.search.history import History
@@ -169,14 +170,20 @@ def _run_screens(
 
 
 def _note_passed_over(study: StudyContext, candidates: Sequence[Trial]) -> None:
-    """Which candidates have no screen, since another one with all that they change beside speed was rejected; once."""
+    """Which candidates have no screen, since another one with all that they change beside speed was rejected, or left
+    open; once. That a screen tells nothing of any was said where that was seen.
+    """
+    if study.untold:
+        return
     alike = [one.config for one in candidates if study.rejects(one.config) and screen_of(study, one) is None]
     new = [config for config in alike if config not in study.passed_over and study.time.needs_screen(config)]
     if new:
         study.passed_over |= {*new}
         others = f", nor {count_text(len(new) - 1, 'other')}" if len(new) > 1 else ""
         first = config_text(new[0])
-        study.note(f"{first} isn't screened{others}: what it changes beside speed was rejected with other knobs")
+        is_open = any(holds(new[0], part) for part in study.unshown)
+        said = "not shown to learn as well" if is_open else "rejected"
+        study.note(f"{first} isn't screened{others}: what it changes beside speed was {said} with other knobs")
 
 
 def _note_way_given(study: StudyContext, candidate: Trial, instead: Trial) -> None:

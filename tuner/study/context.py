@@ -27,7 +27,7 @@ from tuner.search.rotation import compiled, loads, next_rotation
 from tuner.space.arguments import Placeholder
 from tuner.space.resolve import ResolvedSpace
 from tuner.storage.database import NewTrial, Repository, StudyRecord
-from tuner.study.budget import Budget, StudyTime, keeping_batch, searched
+from tuner.study.budget import Budget, StudyTime, keeping_batch, needs_screen, searched
 from tuner.study.execution import TrialExecutor, window_of
 from tuner.study.lengths import MOST_COMPILED, Foreseen, foreseen, rotation_window, turn_length_s, usual_step_s
 from tuner.study.plan import StudyPlan
@@ -56,7 +56,8 @@ class StudyContext:
     phases: what the baseline shows of the script, the search space, what holds the script up, how candidates learned,
     the candidates that are fit for the finals, best first, and the seconds that are kept for what comes after.
     ``races``: whether a search trial may end early that is sure to stay behind the best one. ``rejected``: what screens
-    have rejected, as ``rejects`` takes it, and ``passed_over`` the candidates that were told to have none.
+    have rejected, as ``rejects`` takes it, and where nothing else was left ``unshown`` what they leave open: ``untold``
+    where that is all that needs a screen. ``passed_over``: the candidates that were told to have none.
     """
 
     plan: StudyPlan
@@ -77,6 +78,8 @@ class StudyContext:
     fit: tuple[Trial, ...] = field(default=())
     races: bool = True
     rejected: tuple[Config, ...] = ()
+    unshown: tuple[Config, ...] = ()
+    untold: bool = False
     passed_over: frozenset[Config] = frozenset()
     sources: Sources = field(init=False)
     set_aside_s: float = 0.0
@@ -144,8 +147,11 @@ class StudyContext:
         return (self.track.best_of(self.larger) if larger else None) or self.leading
 
     def rejects(self, config: Config) -> bool:
-        """Whether the config turns all that a screen has ``rejected`` of one."""
-        return any(holds(config, part) for part in self.rejected)
+        """Whether the config turns all that a screen has ``rejected`` of one, or left ``unshown``, or needs one where
+        all are ``untold``.
+        """
+        barred = any(holds(config, part) for part in (*self.rejected, *self.unshown))
+        return barred or (self.untold and needs_screen(config, self.plan, self.space))
 
     @property
     def gone(self) -> Callable[[Config], bool]:

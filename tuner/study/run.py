@@ -31,6 +31,7 @@ from tuner.study.plan import StudyPlan
 from tuner.study.probe import probe_study
 from tuner.study.rotation import rotate
 from tuner.study.schedules import Contest, failed_altogether
+from tuner.study.screens import bar_what_stays_open
 from tuner.study.search import search
 from tuner.study.search_space import resolve_space
 from tuner.study.trials import TrialStore
@@ -134,18 +135,23 @@ def _run_phases(study: StudyContext, sampler: Sampler) -> StudyResult:
 def _search_and_prove(study: StudyContext, sampler: Sampler) -> tuple[str, tuple[Trial, ...], Winner | None]:
     """Why the search ended, the candidates that keep the effective batch, best first, and what the finals say of them.
 
-    Where all that was found is rejected, the search goes on without it in the time that is left.
+    Where all that was found is rejected, or not shown to learn as well however long it is looked at, the search goes on
+    without it in the time that is left.
     """
     why = search(study, sampler)
     while True:
         set_aside(study)
-        before = study.rejected
+        before = study.rejected, study.unshown, study.untold
         candidates, winner = _prove_kept(study)
-        all_gone = study.rejected != before and all(study.gone(trial.config) for trial in candidates)
+        bar_what_stays_open(study)
+        is_news = (study.rejected, study.unshown, study.untold) != before
+        all_gone = is_news and all(study.gone(trial.config) for trial in candidates)
         if winner is not None or not all_gone or study.time.search_is_over():
             return why, candidates, winner
         done, study.set_aside_s = len(study.searched), 0.0
-        study.note("all that was found is rejected: the search looks for what is faster without it")
+        is_open = study.unshown or study.untold
+        found = "nothing that was found is shown to learn as well" if is_open else "all that was found is rejected"
+        study.note(f"{found}: the search looks for what is faster without it")
         why = search(study, sampler)
         if len(study.searched) == done:
             return why, candidates, winner

@@ -22,8 +22,10 @@ from tuner.analysis.stats import Noninferiority
 from tuner.analysis.tiers import holds, rejected_part
 from tuner.events import Screening
 from tuner.model import BASELINE, Config, Phase, Trial
+from tuner.search.history import History
+from tuner.search.proven_first import candidates_of
 from tuner.storage.database import NewTrial
-from tuner.study.budget import FEWEST_ROUNDS, larger_step
+from tuner.study.budget import FEWEST_ROUNDS, keeping_batch, larger_step
 from tuner.study.context import StudyContext
 from tuner.study.lengths import screen_lengths, screened_samples
 from tuner.study.metrics import metrics_of
@@ -99,16 +101,73 @@ def rejected_by(study: StudyContext) -> tuple[Config, ...]:
 
     Larger batches are held to their speed, and tell nothing of others.
     """
-    screened = {trial.config for trial in study.trials if trial.phase is Phase.SCREEN and trial.config}
-    found = (screen_of(study, trial) for trial in study.searched if trial.config in screened)
-    results = [result for result in found if result is not None and not result.by_time]
+    results = [result for _, result in _told(study)]
     passed = [result.config for result in results if result.verdict is Noninferiority.PASS]
+    parts = (_part(study, result, passed) for result in results if result.verdict is Noninferiority.FAIL)
+    return tuple(dict.fromkeys(parts))
 
-    def rejected(result: Screened) -> Config:
-        part = rejected_part(result, study.tiers)
-        return result.config if any(holds(other, part) for other in passed) else part
 
-    return tuple(dict.fromkeys(rejected(result) for result in results if result.verdict is Noninferiority.FAIL))
+def bar_what_stays_open(study: StudyContext) -> None:
+    """Sets ``study.unshown`` and ``study.untold`` where all that may be proven turns that, or is rejected.
+
+    No more seeds come to a screen that six leave open, and what is like it would be left open as well.
+    """
+    assert study.space is not None
+    history = History(study.space, study.plan.objective, study.trials)
+    candidates = candidates_of(history, keeping_batch(study.trials, study.space), study.tiers)
+    told = _told(study)
+    passed = [result.config for _, result in told if result.verdict is Noninferiority.PASS]
+    open_ones = [result for trial, result in told if _stays_open(study, trial, result)]
+    unshown = tuple(dict.fromkeys(_part(study, result, passed) for result in open_ones))
+    is_untold, gone = _is_untold(study), study.gone
+
+    def is_out(config: Config) -> bool:
+        is_open = any(holds(config, part) for part in unshown) or (is_untold and study.time.needs_screen(config))
+        return is_open or gone(config)
+
+    if candidates and all(is_out(trial.config) for trial in candidates):
+        study.unshown, study.untold = unshown, is_untold
+
+
+def _told(study: StudyContext) -> list[tuple[Trial, Screened]]:
+    """The configs that keep the effective batch and were screened, now or by the record, with what that showed."""
+    screened = {trial.config for trial in study.trials if trial.phase is Phase.SCREEN and trial.config}
+    found = [(trial, screen_of(study, trial)) for trial in study.searched if trial.config in screened]
+    return [(trial, result) for trial, result in found if result is not None and not result.by_time]
+
+
+def _part(study: StudyContext, screened: Screened, passed: Sequence[Config]) -> Config:
+    part = rejected_part(screened, study.tiers)
+    return screened.config if any(holds(other, part) for other in passed) else part
+
+
+def _stays_open(study: StudyContext, trial: Trial, screened: Screened) -> bool:
+    """Whether a screen that could compare shows too little, and has no more to come."""
+    if screened.verdict is not Noninferiority.INCONCLUSIVE or not screened.seeds:
+        return False
+    pairs = recorded_pairs(study, trial, screened.samples)
+    return screened.seeds >= MOST_SEEDS or is_settled(trial.config, pairs)
+
+
+def _is_untold(study: StudyContext) -> bool:
+    """Whether the record of the script as written shows that no screen tells anything of what keeps the batch."""
+    one = next((t for t in keeping_batch(study.searched, study.space) if study.time.needs_screen(t.config)), None)
+    if one is None:
+        return False
+    limits = limits_of(study, one)
+    for samples in lengths_of(study, one):
+        as_written = _as_written(study, one, samples)
+        if not as_written or untold(one.config, as_written, limits, samples) is None:
+            return False
+        if _is_mixed(limits, as_written):
+            break
+    return True
+
+
+def _as_written(study: StudyContext, candidate: Trial, samples: int) -> list[Pair]:
+    """The script as written beside itself, by the first run of a screen; empty where that isn't in the record."""
+    first = study.store.find(_runs(study, candidate, 1, samples)[0])
+    return [_paired(study, 1, first, first)] if first is not None else []
 
 
 def screen(study: StudyContext, candidate: Trial) -> Screened | None:
@@ -129,9 +188,14 @@ def screen(study: StudyContext, candidate: Trial) -> Screened | None:
         nothing = untold(candidate.config, as_written, limits, samples)
         if nothing is None:
             return _compared(study, candidate, samples)
-        if not limits.metrics and descent_of([as_written[0].baseline]) is Descent.MIXED:
+        if _is_mixed(limits, as_written):
             break
     return nothing
+
+
+def _is_mixed(limits: AccuracyLimits, as_written: Sequence[Pair]) -> bool:
+    """Whether some losses come down and others don't, and nothing else is bounded: a longer screen tells no more."""
+    return not limits.metrics and descent_of([pair.baseline for pair in as_written]) is Descent.MIXED
 
 
 def _compared(study: StudyContext, candidate: Trial, samples: int) -> Screened | None:
@@ -183,11 +247,8 @@ def _is_settled_by_record(study: StudyContext, candidate: Trial, samples: int) -
     recorded = recorded_pairs(study, candidate, samples)
     if recorded and is_settled(candidate.config, recorded):
         return True
-    first = study.store.find(_runs(study, candidate, 1, samples)[0])
-    if first is None:
-        return False
-    as_written = [_paired(study, 1, first, first)]
-    return untold(candidate.config, as_written, limits_of(study, candidate), samples) is not None
+    as_written = _as_written(study, candidate, samples)
+    return bool(as_written) and untold(candidate.config, as_written, limits_of(study, candidate), samples) is not None
 
 
 def _runs(study: StudyContext, candidate: Trial, seed: int, samples: int) -> tuple[NewTrial, NewTrial]:

@@ -18,7 +18,7 @@ from tuner.study.budget import StudyTime, compiled_text, was_late
 from tuner.study.context import StudyContext
 from tuner.study.plan import StudyPlan
 from tuner.study.run_times import compiled_setting
-from tuner.study.screens import rejected_by
+from tuner.study.screens import bar_what_stays_open, rejected_by
 from tuner.study.search_space import widen_space
 
 MANY_FAILURES = 8
@@ -37,9 +37,10 @@ def search(study: StudyContext, sampler: Sampler) -> str:
     The baseline is measured again, as an anchor, every few trials, and before the first one of a resumed study.
     Trials that don't take turns are held against it. What there was no time for isn't tried again before the study is
     resumed, with more of it; what there is none for gives way to what there is time for. What screens have
-    rejected is neither tried nor built on.
+    rejected is neither tried nor built on, nor what they leave open where nothing else was found.
     """
     plan, study.rejected = study.plan, rejected_by(study)
+    bar_what_stays_open(study)
     late_before = {trial.number for trial in study.trials if was_late(trial)}
     after_a_pause, missed = study.resumed, set[str]()
     told = next((trial for trial in study.trials if moved(trial, study.trials)), None)
