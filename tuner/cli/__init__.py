@@ -13,6 +13,7 @@ from typing import Any, NoReturn, cast
 
 from tuner import __version__
 from tuner.cli.printable import printable
+from tuner.cli.script import is_interpreter
 from tuner.cli.verb import Subparsers, Verb
 from tuner.errors import AutotuneError, ExitCode, OwnFaultError, UsageError, UserScriptError
 from tuner.masking import masked
@@ -98,17 +99,35 @@ def _dispatch(arguments: list[str]) -> int:
         return int(done.code or 0)
     verb = _verb(parsed.verb)
     if unknown:
-        hint = f"see: autotune {parsed.verb} --help"
-        shown = " ".join(masked(unknown))
-        if verb.TAKES_SCRIPT_ARGUMENTS:
-            named = _named_script(getattr(parsed, "script", None), unknown, ours)
-            example = f"autotune {parsed.verb} {named}"
-            hint = f"the script's own arguments go after --, as in: {example}"
-        raise UsageError(f"unrecognized arguments: {shown}", hint=hint)
+        raise _unrecognized(parsed, verb, unknown, ours)
     if script_args is not None and not verb.TAKES_SCRIPT_ARGUMENTS:
         raise UsageError(f"autotune {parsed.verb} takes nothing after --")
     parsed.script_args = script_args
     return verb.run(parsed)
+
+
+def _unrecognized(parsed: argparse.Namespace, verb: Verb, unknown: Sequence[str], ours: Sequence[str]) -> UsageError:
+    """The error for arguments that the verb doesn't know: a misspelt option, the script's own, or a command line."""
+    script = getattr(parsed, "script", None)
+    meant = _meant(parsed.verb, unknown[0])
+    if script and is_interpreter(script):
+        hint = f"{script} is the interpreter, not a script: autotune {parsed.verb} {' '.join(masked(unknown))}"
+    elif verb.TAKES_SCRIPT_ARGUMENTS:
+        example = f"autotune {parsed.verb} {_named_script(script, unknown, ours)}"
+        hint = f"the script's own arguments go after --, as in: {example}"
+    else:
+        hint = f"see: autotune {parsed.verb} --help"
+    shown = " ".join(masked(unknown))
+    return UsageError(f"unrecognized arguments: {shown}", hint=f"did you mean {meant}? {hint}" if meant else hint)
+
+
+def _meant(verb: str, unknown: str) -> str:
+    """The option of the verb that the argument resembles; "" where none does."""
+    verbs: Subparsers = _Parser().add_subparsers(parser_class=_Parser)
+    _verb(verb).add_parser(verbs)
+    name = unknown.partition("=")[0]
+    close = difflib.get_close_matches(name, verbs.choices[verb]._option_string_actions, n=1, cutoff=0.75)
+    return next(iter(close), "") if name.startswith("--") else ""
 
 
 def _named_script(taken: str | None, unknown: Sequence[str], arguments: Sequence[str]) -> str:

@@ -35,11 +35,16 @@ def find_script(path: str, module: str, arguments: Sequence[str], verb: str = "s
         return Script(path="", argv=tuple(arguments), module=module, sha256=_sha256(source))
     name = Path(path).name
     _refuse_launcher(path, name in _LAUNCHERS, verb)
-    if name.removesuffix(".exe").rstrip("0123456789.") == "python":
+    if is_interpreter(path):
         raise UsageError(
             f"{path} is the interpreter, not a script", hint=f"leave it out: autotune {verb} train.py -- its arguments"
         )
     return Script(path=path, argv=tuple(arguments), sha256=_sha256(_script_file(path)))
+
+
+def is_interpreter(path: str) -> bool:
+    """Whether the path is called as Python's interpreter is."""
+    return Path(path).name.removesuffix(".exe").rstrip("0123456789.") == "python"
 
 
 def source_of(script: Script) -> Path:

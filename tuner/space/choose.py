@@ -56,7 +56,7 @@ class Spaces:
             if others and name not in its_own and name not in valued:
                 raise UnknownKnobError(
                     f"{name} is a knob of {others}, and the script trains with {_framework(knowledge)}",
-                    hint=f"the knobs of {space.name!r} are: {', '.join(sorted(its_own))}",
+                    hint=f"the knobs of {space.name} are: {', '.join(sorted(its_own))}",
                 )
         return extend_space(space, placeholders)
 
@@ -85,7 +85,8 @@ class Spaces:
         if len(self.declared) == 1:
             return self.declared[0]
         knobs = {knob.name: replace(knob, value_type=None, least=None) for s in self.declared for knob in s.knobs}
-        return SearchSpace(" or ".join(space.name for space in self.declared), "", tuple(knobs.values()))
+        *names, last = (space.name for space in self.declared)
+        return SearchSpace(f"{', '.join(names)} and {last}", "", tuple(knobs.values()))
 
     def _owners(self, name: str) -> list[SearchSpace]:
         return [space for space in self.declared if any(knob.name == name for knob in space.knobs)]

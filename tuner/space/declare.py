@@ -132,5 +132,5 @@ class SearchSpace:
         names = sorted(knob.name for knob in self.knobs)
         close = difflib.get_close_matches(name, names, n=1)
         meant = f"did you mean {close[0]!r}? " if close else ""
-        hint = f"{meant}the knobs of {self.name!r} are: {', '.join(names)}"
+        hint = f"{meant}the knobs of {self.name} are: {', '.join(names)}"
         raise UnknownKnobError(f"unknown knob {name!r}", hint=hint)
