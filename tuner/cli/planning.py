@@ -149,7 +149,8 @@ def check_resumable(plan: StudyPlan) -> None:
     if stored.state == "running":
         hint = "wait for it to end, stop it with Ctrl-C, or give this one another folder"
         raise StorageError(f"the study in {folder} is already running", hint=hint)
-    check_identity(stored.record.identity, identity_of(plan), folder)
+    if stored.holds_results:
+        check_identity(stored.record.identity, identity_of(plan), folder)
     baseline = baseline_of(stored.trials)
     if baseline is not None and baseline.outcome is not None and plan.source is not None:
         check_modules(baseline.outcome.knowledge.module_hashes, plan.source, folder)

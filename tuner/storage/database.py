@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
@@ -85,6 +85,14 @@ class TrialRecord:
     finished: float | None
 
 
+def holds_results(records: Iterable[TrialRecord]) -> bool:
+    """Whether one of a study's trials has finished, or its process died with one, whose outcome may lie on disk.
+
+    A study whose script failed as written, or that was stopped before it was measured, holds none.
+    """
+    return any(record.state is not TrialState.WAITING for record in records)
+
+
 class Repository:
     """The only way to a study's tables. Every method raises ``StorageError`` naming the database.
 
@@ -125,6 +133,10 @@ class Repository:
                 StudyRecord(r.id, r.name, codec.loads(r.identity), codec.loads(r.space), r.state, r.created)
                 for r in rows
             )
+
+    def save_identity(self, study_id: int, identity: Mapping[str, Any]) -> None:
+        """Makes the study one of something else: only where its records hold no results."""
+        self._update_study(study_id, identity=codec.dumps(identity))
 
     def save_space(self, study_id: int, space: Mapping[str, Any]) -> None:
         """Keeps what the search space resolved to, for reports."""

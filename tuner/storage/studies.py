@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tuner.errors import StorageError
 from tuner.model import Trial
-from tuner.storage.database import Repository, StudyRecord, TrialState
+from tuner.storage.database import Repository, StudyRecord, TrialState, holds_results
 from tuner.storage.folder import DATABASE, LOCK, trial_numbers
 from tuner.storage.lock import FolderLock
 
@@ -25,6 +25,7 @@ class StoredStudy:
 
     ``state`` is "running", "finished", or "stopped": the same command resumes it. ``numbers`` are those of all trials,
     also of those that wait or run, and ``begun`` those that had a folder before the database was read.
+    ``holds_results`` is as the function of that name says.
     """
 
     folder: Path
@@ -33,6 +34,7 @@ class StoredStudy:
     state: str
     numbers: tuple[int, ...] = ()
     begun: tuple[int, ...] = ()
+    holds_results: bool = True
 
 
 def open_study(name: str | None) -> StoredStudy:
@@ -70,7 +72,8 @@ def read_study(folder: Path) -> StoredStudy:
         state = record.state if record.state == "finished" else "running" if _is_held(folder) else "stopped"
         trials = repository.records(record.id)
         finished = tuple(one.trial for one in trials if one.state is TrialState.FINISHED)
-        return StoredStudy(folder, record, finished, state, tuple(one.trial.number for one in trials), begun)
+        numbers = tuple(one.trial.number for one in trials)
+        return StoredStudy(folder, record, finished, state, numbers, begun, holds_results(trials))
     finally:
         repository.close()
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from tuner.events import Listener, Noted, StudyFinished, StudyStarted, TrialFinished
 from tuner.knowledge import first_knowledge
@@ -15,7 +16,7 @@ from tuner.runner.request import Interrupted, Runner
 from tuner.search.history import Sampler
 from tuner.space.arguments import bound_knobs, parse
 from tuner.storage.compile_cache import is_own
-from tuner.storage.database import Repository, StudyRecord
+from tuner.storage.database import Repository, StudyRecord, holds_results
 from tuner.storage.folder import COMPILE_CACHE
 from tuner.storage.lock import DeviceLock, FolderLock
 from tuner.study.baseline import measure_baseline
@@ -172,14 +173,21 @@ def _prove_kept(study: StudyContext) -> tuple[tuple[Trial, ...], Winner | None]:
 
 
 def _open(plan: StudyPlan, repository: Repository) -> tuple[StudyRecord, bool]:
-    """The record of the study, and whether it is a new one. Raises ``StudyMismatchError``."""
+    """The record of the study, and whether it is a new one. Raises ``StudyMismatchError``.
+
+    One that holds no results yet is taken for whatever is studied now: a script that failed as written was mended.
+    """
     present = identity_of(plan)
     # A folder holds one study: its trials' folders are numbered.
     records = repository.studies()
     if not records:
         return repository.create_study(plan.name, present), True
-    check_identity(records[0].identity, present, str(plan.folder))
-    return records[0], False
+    record = records[0]
+    if not holds_results(repository.records(record.id)):
+        repository.save_identity(record.id, present)
+        return replace(record, identity=present), False
+    check_identity(record.identity, present, str(plan.folder))
+    return record, False
 
 
 def _earlier(study: StudyContext) -> tuple[TrialFinished, ...]:

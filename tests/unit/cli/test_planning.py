@@ -11,8 +11,8 @@ from tuner.cli.planning import make_plan, set_aside
 from tuner.cli.settings import gather
 from tuner.devices.host import usable_cores
 from tuner.errors import ExitCode, StorageError
-from tuner.model import Device
-from tuner.storage.database import Repository
+from tuner.model import BASELINE, Device, Phase
+from tuner.storage.database import NewTrial, Repository
 from tuner.storage.folder import DATABASE
 from tuner.storage.lock import FolderLock
 from tuner.study.identity import identity_of
@@ -62,13 +62,14 @@ def test_a_study_of_several_ranks_has_a_folder_of_its_own(
 
 
 def begin(command: list[str]) -> None:
-    """The study that this command would begin, killed before its first trial."""
+    """The study that this command would begin, killed in its first trial."""
     arguments = build_parser(("study",)).parse_args(command)
     arguments.script_args = None
     plan = make_plan(gather(arguments))
     plan.folder.mkdir()
     repository = Repository(plan.url)
-    repository.create_study(plan.name, identity_of(plan))
+    study = repository.create_study(plan.name, identity_of(plan))
+    repository.start_trial(study.id, NewTrial(Phase.BASELINE, BASELINE), "host:1:1")
     repository.close()
 
 

@@ -182,6 +182,29 @@ def test_a_study_of_something_else_is_refused_with_the_difference(tmp_path: Path
             Ran(worlds.plan(tmp_path, trials=2, **change), worlds.World().outcome)
 
 
+def test_the_same_command_studies_a_script_that_failed_and_was_mended(tmp_path: Path) -> None:
+    """It was told to mend it and to run the same command again, and that was refused as a study of another script."""
+    failed = Outcome(OutcomeKind.USER_ERROR, "script-raised", "SyntaxError: invalid syntax")
+    with pytest.raises(UserScriptError):
+        Ran(worlds.plan(tmp_path, trials=2), lambda config: failed)
+    mended = worlds.plan(tmp_path, trials=2, script=Script("train.py", (), sha256="1" * 64))
+    assert Ran(mended, worlds.World().outcome).result.best is not None
+    with pytest.raises(StudyMismatchError, match="sha256"):
+        Ran(worlds.plan(tmp_path, trials=2), worlds.World().outcome)
+
+
+def test_a_study_that_died_with_a_trial_stays_that_of_its_script(tmp_path: Path) -> None:
+    """What the trial came to may lie on disk: it would pass for the other script's."""
+
+    def dies(config: Config) -> Outcome:
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        Ran(worlds.plan(tmp_path, trials=2), dies)
+    with pytest.raises(StudyMismatchError, match="sha256"):
+        Ran(worlds.plan(tmp_path, script=Script("train.py", (), sha256="1" * 64)), worlds.World().outcome)
+
+
 def test_a_space_whose_values_changed_is_refused(tmp_path: Path) -> None:
     Ran(worlds.plan(tmp_path, trials=2), worlds.World().outcome)
     knobs = (replace(worlds.SPACE.knobs[0], choices=lambda known: [0, 3]), *worlds.SPACE.knobs[1:])
