@@ -45,7 +45,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "counts learned turn_records step_records participants data_state",
         "records",
         "wire evidence",
-        "seeds places preloading",
+        "seeds places preloading making",
         "recorder created_files counted data_source recurring",
         "turns precision rounds",
         "clock devices rotation",

@@ -88,6 +88,8 @@ class Machine(Recorder):
         window = Window(warmup_steps=4, warmup_s=1.0, block_s=BLOCK_S, min_blocks=10**9, min_s=seconds, max_s=seconds)
         clock = StepClock(self, window, clock=lambda: self.now)
         clock.ready, clock.turns = self.ready, Beside(self) if by_turns else None
+        if clock.turns is not None:
+            clock.turns.at_work = float(self._workers)
         is_over = False
         while not is_over:
             clock.add_samples(1, self.fetch())
@@ -105,11 +107,11 @@ class Beside(Turns):
 
     def wait(self, *, enough: bool, whole: bool) -> float:
         """As ``TurnGiver.wait``."""
-        uneven = self._machine.random.uniform(1 - UNEVEN, 1 + UNEVEN)
-        seconds = BLOCK_S * uneven + LEAD_IN_S + self._machine.random.uniform(0, STEP_S)
+        uneven, chance = self._machine.random.uniform(1 - UNEVEN, 1 + UNEVEN), self._machine.random
+        seconds = BLOCK_S * self.longer * uneven + LEAD_IN_S + self.made_s * chance.random() + chance.uniform(0, STEP_S)
         self._machine.hold(seconds)
         self.current, self.ended = self.current + 1, enough
-        self.stretch = self._lengths.uniform(1 - UNEVEN, 1 + UNEVEN)
+        self.vary()
         return seconds
 
 
@@ -121,15 +123,15 @@ def main() -> None:
     given = parser.parse_args()
     print("workers        batch     alone  wait  as counted        made        told")
     for sleeps, scatter, (workers, batch_s) in product((True, False), (0.0, SCATTERED), CASES):
-        alone = _rate(Machine(workers, batch_s, scatter, sleeps=sleeps, seed=-1).train(120.0, by_turns=False))
+        alone = rate_of(Machine(workers, batch_s, scatter, sleeps=sleeps, seed=-1).train(120.0, by_turns=False))
         runs = [
             Machine(workers, batch_s, scatter, sleeps=sleeps, seed=seed).train(given.seconds, by_turns=True)
             for seed in range(given.trials)
         ]
         ways = (
-            [_rate(blocks) for blocks in runs],
-            [_rate(blocks, [block.samples + _change(block) for block in blocks]) for blocks in runs],
-            [_rate(blocks, sustained_amounts(blocks)) for blocks in runs],
+            [rate_of(blocks) for blocks in runs],
+            [rate_of(blocks, [block.samples + _change(block) for block in blocks]) for blocks in runs],
+            [rate_of(blocks, sustained_amounts(blocks)) for blocks in runs],
         )
         told = "  ".join(f"{statistics.mean(x) / alone:.2f} ±{statistics.stdev(x) / alone:4.0%}" for x in ways)
         wait = statistics.mean(sum(b.wait_s for b in blocks) / sum(b.seconds for b in blocks) for blocks in runs)
@@ -137,9 +139,16 @@ def main() -> None:
         print(f"{kind:14} {batch_s:.2f} s ±{scatter:.0%} {alone * STEP_S:6.2f} {wait:5.1%}  {told}")
 
 
-def _rate(blocks: Sequence[Block], amounts: Sequence[float] | None = None) -> float:
+def rate_of(blocks: Sequence[Block], amounts: Sequence[float] | None = None) -> float:
+    """Samples a second: as counted, or these amounts."""
     counted = [block.samples for block in blocks] if amounts is None else amounts
     return sum(counted) / sum(block.seconds for block in blocks)
+
+
+def told_by_turns(workers: int, batch_s: float, scatter: float, *, sleeps: bool, seed: int, seconds: float) -> float:
+    """The rate of one trial that takes turns, as it is told."""
+    blocks = Machine(workers, batch_s, scatter, sleeps=sleeps, seed=seed).train(seconds, by_turns=True)
+    return rate_of(blocks, sustained_amounts(blocks))
 
 
 def _change(block: Block) -> float:

@@ -13,6 +13,8 @@ from support.torch_trials import begin
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
+from tuner.child.turns import Turns
+
 __all__ = ["begin"]
 
 LOOP = """
@@ -258,3 +260,17 @@ def test_a_batch_that_a_library_draws_by_chance_keeps_its_size(
     ran = run_child(write_script(PRIVATE.replace("LIBRARY", repr(str(installed)))))
     assert len(ran.facts["training_loaders"]) == 1
     assert "ByChance" in ran.facts["left_out"]["batch_size"]
+
+
+def test_turns_are_told_how_many_samples_workers_make_at_once(begin: Callable[..., Any]) -> None:
+    trial = begin()
+    data = DataLoader(TensorDataset(torch.randn(512, 8)), batch_size=16, num_workers=2)
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for (x,) in islice(data, 4):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+    trial.session.clock.turns = turns = Turns(trial.log, -1)
+    trial.adapter.on_block()
+    assert turns.at_work == 2 * 16

@@ -111,7 +111,7 @@ def _open_turns(current: Session, recorder: Recorder) -> TurnGiver | None:
     if descriptor is None:
         return None
     os.set_inheritable(int(descriptor), False)
-    turns = Turns(recorder, int(descriptor))
+    turns = Turns(recorder, int(descriptor), current.request.window.block_s)
     return RankTurns(turns, current.clock.unison) if isinstance(current, RankSession) else turns
 
 

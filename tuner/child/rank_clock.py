@@ -40,6 +40,15 @@ class RankTurns(TurnGiver):
             self.current, self.ended, self.stretch = self._given.current, self._given.ended, self._given.stretch
         return time.perf_counter() - began
 
+    def measured(self, block: Block) -> None:
+        """As ``TurnGiver.measured``."""
+        self._given.at_work = self.at_work
+        self._given.measured(block)
+
+    def lead_in_s(self, *, stock: bool, short: bool) -> float:
+        """As ``TurnGiver.lead_in_s``."""
+        return self._given.lead_in_s(stock=stock, short=short)
+
 
 class RankClock(StepClock):
     """The clock of one of several ranks: rank 0's decides, those of the others follow.

@@ -11,8 +11,9 @@ import random
 import time
 from typing import Protocol
 
+from .making import Making
 from .recorder import Recorder
-from .records import Block, TurnEnd
+from .records import Block, TurnEnd, Window
 
 END = 0
 """Instead of a turn's number: there are no more, and the window is complete."""
@@ -33,6 +34,11 @@ Of epochs of 0.3 to 0.8 s that begin with a fifth of their time, 60 turns gave a
 square), 4.4% with 0.3, 2.9% with 0.5, and 2.6% with 0.6.
 """
 
+LONGEST_S = 1.0
+"""Of a batch, as far as turns and lead-ins are longer for it: a trial would have too few of them else, and too late."""
+GOLDEN = (5**0.5 - 1) / 2
+"""Multiples of it, without their whole parts, lie evenly between 0 and 1, however many there are."""
+
 
 class TurnGiver(Protocol):
     """Gives a window its turns. ``current``: the number of the turn; 0 before the first one. ``ended``: no other will
@@ -42,6 +48,8 @@ class TurnGiver(Protocol):
     current: int
     ended: bool
     stretch: float = 1.0
+    at_work: float = 0.0
+    """Samples that are being made at once beside the loop: a batch of each worker; 0 where nobody can tell."""
 
     def wait(self, *, enough: bool, whole: bool) -> float:
         """Ends the turn and waits for the next one; how long that was, in seconds. See ``TurnEnd``."""
@@ -67,13 +75,15 @@ def are_ahead(turns: TurnGiver | None) -> bool:
 class Turns(TurnGiver):
     """The child's side of turns that its parent gives."""
 
-    def __init__(self, recorder: Recorder, descriptor: int) -> None:
+    def __init__(self, recorder: Recorder, descriptor: int, block_s: float = Window.block_s) -> None:
         self._recorder = recorder
         self._descriptor = descriptor
+        self._block_s = block_s
         self._pid = os.getpid()
         self.current = END
         self.ended = False
-        self._lengths = random.Random(1)
+        self._making = Making()
+        self._lengths, self._phase = random.Random(1), 0.0
 
     def wait(self, *, enough: bool, whole: bool) -> float:
         """As ``TurnGiver.wait``."""
@@ -86,5 +96,32 @@ class Turns(TurnGiver):
             line += read
         self.current = int(line) if line.endswith(b"\n") else END  # where nobody gives turns any more
         self.ended = self.current == END
-        self.stretch = self._lengths.uniform(1 - UNEVEN, 1 + UNEVEN)
+        self.vary()
         return time.perf_counter() - began
+
+    def vary(self) -> None:
+        """Another turn begins: how long it is."""
+        self.stretch = self.longer * self._lengths.uniform(1 - UNEVEN, 1 + UNEVEN)
+
+    @property
+    def made_s(self) -> float:
+        """Seconds that a batch takes to be made where the loop waits for it, ``LONGEST_S`` at most; else 0."""
+        return min(LONGEST_S, self._making.batch_s(self.at_work))
+
+    @property
+    def longer(self) -> float:
+        """How many times as long as usual turns are on average: as long as a batch takes, at least."""
+        return max(1.0, self.made_s / self._block_s)
+
+    def measured(self, block: Block) -> None:
+        """As ``TurnGiver.measured``."""
+        self._making.add(block)
+
+    def lead_in_s(self, *, stock: bool, short: bool) -> float:
+        """As ``TurnGiver.lead_in_s``; longer by up to what a batch takes, where the loop waits for those that make it.
+
+        While a trial is held its workers' requests come back, so that all begin their next ones at once when it goes
+        on. What they make in a turn then depends on when that begins to be measured: at any moment of theirs alike.
+        """
+        self._phase = (self._phase + GOLDEN) % 1
+        return super().lead_in_s(stock=stock, short=short) + self._phase * self.made_s

@@ -11,8 +11,8 @@ from support.shared_by import shared_by
 
 from tuner.child.rank_clock import RankClock, RankTurns
 from tuner.child.recorder import Recorder
-from tuner.child.records import Block, Record, Window
-from tuner.child.turns import UNEVEN, Turns
+from tuner.child.records import Block, Phase, Record, Window
+from tuner.child.turns import LEAD_IN_S, UNEVEN, Turns
 from tuner.child.unison import Unison
 
 STEP_S, BATCH = 0.01, 10.0
@@ -80,6 +80,22 @@ def test_turns_of_ranks_are_of_uneven_length_like_those_of_one_process() -> None
     assert min(lasted) < 0.4 * (1 - UNEVEN / 2) and max(lasted) > 0.4 * (1 + UNEVEN / 2)
     longest, shortest = 0.4 * (1 + UNEVEN) + STEP_S, 0.4 * (1 - UNEVEN) - STEP_S
     assert all(shortest <= seconds <= longest for seconds in lasted[1:]), "but the first, which still grows"
+
+
+def test_turns_of_ranks_are_as_long_as_what_they_wait_for_takes() -> None:
+    """As those of one process: see ``Turns.lead_in_s``."""
+    waited = Block(Phase.WARMUP, steps=4, samples=16, seconds=0.25, wait_s=0.2)
+    reader, writer = os.pipe()
+    os.close(writer)
+    with shared_by(1) as shared:
+        ranks = _Ranks(UNENDING, shared, size=1)
+        given = Turns(ranks, reader, block_s=0.25)
+        turns = RankTurns(given, ranks.clocks[0].unison)
+        turns.at_work = 48.0
+        turns.measured(waited)
+    assert given.longer == pytest.approx(3.0), "48 samples take 0.75 s"
+    lead_ins = [turns.lead_in_s(stock=True, short=True) for _ in range(50)]
+    assert min(lead_ins) < LEAD_IN_S + 0.05 and max(lead_ins) > LEAD_IN_S + 0.7
 
 
 @pytest.mark.parametrize("by_fetch", [True, False])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from statistics import fmean
 
+import held
 import pytest
 from support.in_process import Log
 
@@ -197,3 +199,16 @@ def test_what_comes_back_as_often_as_turns_does_has_its_share_of_them(epoch_s: f
     window = [block for block in log.of("block") if block["turn"]]
     rate = sum(block["samples"] for block in window) / sum(block["seconds"] for block in window)
     assert rate == pytest.approx(steps / epoch_s, rel=0.05)
+
+
+@pytest.mark.parametrize(("workers", "batch_s"), [(8, 0.4), (8, 0.5), (16, 1.0)])
+@pytest.mark.parametrize("scatter", [0.0, held.SCATTERED])
+def test_a_loop_that_waits_for_requests_is_told_its_rate_however_long_they_take(
+    workers: int, batch_s: float, scatter: float
+) -> None:
+    """What its workers ask for comes back while it is held, and all of them ask anew at once when it goes on: nothing
+    more came within a turn, and the loop lived on what had come.
+    """
+    alone = held.rate_of(held.Machine(workers, batch_s, scatter, sleeps=True, seed=-1).train(120.0, by_turns=False))
+    told = [held.told_by_turns(workers, batch_s, scatter, sleeps=True, seed=seed, seconds=5.0) for seed in range(24)]
+    assert fmean(told) / alone == pytest.approx(1, abs=0.15)

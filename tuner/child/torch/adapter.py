@@ -131,12 +131,15 @@ class TorchAdapter(Adapter):
 
     def on_block(self) -> None:
         """Reads what makes the device wait: a scaler's skipped steps, the loss."""
+        primary, turns = self.watches.loaders.sources.primary, self.session.clock.turns
         self.session.clock.min_window_steps = 3 * self._capacity
+        if turns is not None and primary is not None:
+            turns.at_work = float(primary.at_work)
         self.watches.steps.scalers.settle()
         self.watches.xla.block_ended()
         self.watches.ranks.block_ended()
         self.watches.ddp.block_ended()
-        if are_ahead(self.session.clock.turns):
+        if are_ahead(turns):
             self.session.device.torch_note_overhead(self.watches.torch, self.session.request.used_device_bytes)
         for loss in self.watches.steps.losses.take():
             self.watches.xla.own_reads += 1

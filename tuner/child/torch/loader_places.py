@@ -76,6 +76,11 @@ class Loader(DataSource):
         return bool(self.live.get("num_workers")) and not self.live.get("persistent_workers") and self.given <= batches
 
     @property
+    def at_work(self) -> int:
+        """Samples that its workers make at once: a batch each."""
+        return int(self.live.get("num_workers") or 0) * self.usual_size
+
+    @property
     def takes_single_items(self) -> bool:
         """Whether each of its batches is made of one item."""
         return self.written.get("batch_size") == 1 and "batch_size" not in self.changed
