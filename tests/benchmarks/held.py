@@ -34,17 +34,24 @@ SCATTERED = 0.3
 
 
 class Machine(Recorder):
-    """A loop, its workers and its clock; records go into ``blocks``."""
+    """A loop, its workers and its clock; records go into ``blocks``.
 
-    def __init__(self, workers: int, batch_s: float, scatter: float, *, sleeps: bool, seed: int) -> None:
+    ``ahead``: batches that each worker may have made; ``first_s``: what the loop does before it takes the first one.
+    """
+
+    def __init__(
+        self, workers: int, batch_s: float, scatter: float, *,
+        sleeps: bool, seed: int, ahead: int = 2, first_s: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__(None)
         self.now = 0.0
         self.blocks: list[Block] = []
         self.random = random.Random(seed)
         self._workers, self._sleeps, self._scatter, self._batch_s = workers, sleeps, scatter, batch_s
-        self._asked, self._ready, self._ends = 2 * workers, 0, list[float]()
+        self._asked, self._ready, self._ends = ahead * workers, 0, list[float]()
         for _ in range(workers):
             self._begin(0.0)
+        self.now = first_s
 
     def emit(self, record: Record) -> None:
         """Keeps a block of the window."""
@@ -120,14 +127,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--ahead", type=int, default=2, help="batches that each worker may have made")
+    parser.add_argument("--first", type=float, default=0.0, help="seconds before the loop takes the first of them")
     given = parser.parse_args()
     print("workers        batch     alone  wait  as counted        made        told")
     for sleeps, scatter, (workers, batch_s) in product((True, False), (0.0, SCATTERED), CASES):
         alone = rate_of(Machine(workers, batch_s, scatter, sleeps=sleeps, seed=-1).train(120.0, by_turns=False))
         runs = [
-            Machine(workers, batch_s, scatter, sleeps=sleeps, seed=seed).train(given.seconds, by_turns=True)
+            Machine(
+                workers, batch_s, scatter, sleeps=sleeps, seed=seed, ahead=given.ahead, first_s=given.first
+            ).train(given.seconds, by_turns=True)
             for seed in range(given.trials)
-        ]
+        ]  # fmt: skip
         ways = (
             [rate_of(blocks) for blocks in runs],
             [rate_of(blocks, [block.samples + _change(block) for block in blocks]) for blocks in runs],
@@ -145,9 +156,9 @@ def rate_of(blocks: Sequence[Block], amounts: Sequence[float] | None = None) -> 
     return sum(counted) / sum(block.seconds for block in blocks)
 
 
-def told_by_turns(workers: int, batch_s: float, scatter: float, *, sleeps: bool, seed: int, seconds: float) -> float:
+def told_by_turns(machine: Machine, seconds: float) -> float:
     """The rate of one trial that takes turns, as it is told."""
-    blocks = Machine(workers, batch_s, scatter, sleeps=sleeps, seed=seed).train(seconds, by_turns=True)
+    blocks = machine.train(seconds, by_turns=True)
     return rate_of(blocks, sustained_amounts(blocks))
 
 

@@ -332,7 +332,8 @@ class StepClock:
             # Ten steps of ten seconds each would cost more than they teach.
             slow = elapsed >= self._window.max_s and self._phase_steps >= 3
             fills = not self._window.until_samples and self.is_filling() and elapsed < self.fill_s()
-            if (enough or slow) and not fills:
+            drains = self.turns is not None and self.turns.drains(elapsed)
+            if (enough or slow) and not (fills or drains):
                 self._enter(Phase.WINDOW, now)
         elif self._is_complete(elapsed):
             self.complete = True

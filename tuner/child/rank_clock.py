@@ -45,6 +45,10 @@ class RankTurns(TurnGiver):
         self._given.at_work = self.at_work
         self._given.measured(block)
 
+    def drains(self, warmed_up_s: float) -> bool:
+        """As ``TurnGiver.drains``."""
+        return self._given.drains(warmed_up_s)
+
     def lead_in_s(self, *, stock: bool, short: bool) -> float:
         """As ``TurnGiver.lead_in_s``."""
         return self._given.lead_in_s(stock=stock, short=short)

@@ -36,6 +36,8 @@ square), 4.4% with 0.3, 2.9% with 0.5, and 2.6% with 0.6.
 
 LONGEST_S = 1.0
 """Of a batch, as far as turns and lead-ins are longer for it: a trial would have too few of them else, and too late."""
+DRAIN_S = 10.0
+"""So long a warm-up lasts at most for what lay ready before: held between turns, it would hardly get less."""
 GOLDEN = (5**0.5 - 1) / 2
 """Multiples of it, without their whole parts, lie evenly between 0 and 1, however many there are."""
 
@@ -58,6 +60,10 @@ class TurnGiver(Protocol):
     def measured(self, block: Block) -> None:
         """A block ended, of whatever phase."""
         return
+
+    def drains(self, warmed_up_s: float) -> bool:
+        """Whether the loop lives on what lay ready before, after a warm-up of so many seconds, but not for long."""
+        return False
 
     def lead_in_s(self, *, stock: bool, short: bool) -> float:
         """For how long nothing is measured at the start of a turn, at least for a step; 0 where everything is.
@@ -116,6 +122,10 @@ class Turns(TurnGiver):
     def measured(self, block: Block) -> None:
         """As ``TurnGiver.measured``."""
         self._making.add(block)
+
+    def drains(self, warmed_up_s: float) -> bool:
+        """As ``TurnGiver.drains``."""
+        return warmed_up_s + self._making.stock_lasts_s() <= DRAIN_S
 
     def lead_in_s(self, *, stock: bool, short: bool) -> float:
         """As ``TurnGiver.lead_in_s``; longer by up to what a batch takes, where the loop waits for those that make it.

@@ -12,7 +12,7 @@ from support.shared_by import shared_by
 from tuner.child.rank_clock import RankClock, RankTurns
 from tuner.child.recorder import Recorder
 from tuner.child.records import Block, Phase, Record, Window
-from tuner.child.turns import LEAD_IN_S, UNEVEN, Turns
+from tuner.child.turns import DRAIN_S, LEAD_IN_S, UNEVEN, Turns
 from tuner.child.unison import Unison
 
 STEP_S, BATCH = 0.01, 10.0
@@ -92,8 +92,10 @@ def test_turns_of_ranks_are_as_long_as_what_they_wait_for_takes() -> None:
         given = Turns(ranks, reader, block_s=0.25)
         turns = RankTurns(given, ranks.clocks[0].unison)
         turns.at_work = 48.0
-        turns.measured(waited)
+        for ready in (400.0, 400.0, 200.0, 200.0):
+            turns.measured(replace(waited, ready_after=ready))
     assert given.longer == pytest.approx(3.0), "48 samples take 0.75 s"
+    assert turns.drains(0.0) and not turns.drains(DRAIN_S)
     lead_ins = [turns.lead_in_s(stock=True, short=True) for _ in range(50)]
     assert min(lead_ins) < LEAD_IN_S + 0.05 and max(lead_ins) > LEAD_IN_S + 0.7
 
