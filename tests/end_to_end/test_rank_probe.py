@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.rank_scripts import ddp, run_ranks
+from support.rank_scripts import ddp, request_of, run_ranks, runner_of_ranks
 
-from tuner.child.records import Facts, ProbeSide, WindowEnd
+from tuner.child.records import Block, Facts, Phase, ProbeSide, WindowEnd
 from tuner.child.torch.ranks import EXCHANGE_NOTHING
 from tuner.model import Outcome
 from tuner.storage.folder import RECORDS
@@ -33,11 +34,12 @@ def probed(tmp_path_factory: pytest.TempPathFactory) -> dict[ProbeSide | None, t
     """The loop as written (None) and each side of it, with what its trial left."""
     folder, known = tmp_path_factory.mktemp("probed"), None
     found: dict[ProbeSide | None, tuple[Outcome, Path]] = {}
-    for side in SIDES:
-        given: dict[str, Any] = {"knowledge": known, "probe": side} if known is not None else {}
-        outcome = run_ranks(folder, ddp(setup=DATA, step=STEP), **given)
-        found[side] = outcome, (folder / "trial").rename(folder / str(side))
-        known = known or outcome.knowledge
+    with runner_of_ranks() as runner:
+        for side in SIDES:
+            given: dict[str, Any] = {"knowledge": known, "probe": side} if known is not None else {}
+            outcome = runner.run(request_of(folder, ddp(setup=DATA, step=STEP), **given), threading.Event())
+            found[side] = outcome, (folder / "trial").rename(folder / str(side))
+            known = known or outcome.knowledge
     return found
 
 
@@ -57,9 +59,15 @@ def test_each_side_ends_in_unison(probed: dict[ProbeSide | None, tuple[Outcome, 
 def test_the_loaders_of_all_ranks_are_as_fast_as_the_slowest(
     probed: dict[ProbeSide | None, tuple[Outcome, Path]],
 ) -> None:
-    found = probed[ProbeSide.LOADER][0].measurement
-    assert found is not None and 0.7 * 2 / SAMPLE_S < found.rate < 2 / SAMPLE_S
-    assert not [each for each in probed[ProbeSide.LOADER][0].knowledge.remarks if EXCHANGE_NOTHING in each]
+    """Beside others a sleep is longer than it says: by how much it was in the slowest rank, that rank tells."""
+    outcome, folder = probed[ProbeSide.LOADER]
+    slowest = [
+        entry.record for entry in read_records(folder / RECORDS)
+        if entry.rank == 1 and isinstance(entry.record, Block) and entry.record.phase is Phase.WINDOW
+    ]  # fmt: skip
+    its_rate = sum(block.samples for block in slowest) / sum(block.seconds for block in slowest)
+    assert outcome.measurement is not None and 0.7 * 2 * its_rate < outcome.measurement.rate < 2 / SAMPLE_S
+    assert not [each for each in outcome.knowledge.remarks if EXCHANGE_NOTHING in each]
 
 
 def test_each_rank_computes_on_a_batch_of_its_own_and_exchanges_what_it_gives(

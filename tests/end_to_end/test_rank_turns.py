@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.rank_scripts import ddp, joining, request_of
+from support.forked import was_forked
+from support.rank_scripts import ddp, joining, request_of, runner_of_ranks
 
 from tuner.analysis.ranks import united
 from tuner.child.records import Block, Phase
@@ -24,18 +26,18 @@ STEP = "time.sleep(0.02 if rank else 0.01)\nprint(float(sum(p.detach().sum() for
 
 @pytest.fixture(scope="module")
 def by_turns(tmp_path_factory: pytest.TempPathFactory) -> tuple[tuple[Outcome, ...], list[list[Entry]], list[Path]]:
-    """Two trials of the script as written, of which rank 1 takes twice as long for itself; what they sent."""
+    """Two trials of the script as written, of which rank 1 takes twice as long for itself; what they sent.
+
+    As in the finals of a study the ranks of each are forked off a server of its own.
+    """
     for _ in range(3):
-        folders = [tmp_path_factory.mktemp(name) for name in ("first", "second")]
-        requests = [request_of(folder, ddp(step=STEP)) for folder in folders]
-        runner = ProcessRunner()
-        try:
+        one = request_of(tmp_path_factory.mktemp("by-turns"), ddp(step=STEP), fresh=True)
+        requests = [one, replace(one, folder=one.folder.with_name("second"))]
+        with runner_of_ranks() as runner:
             found = runner.run_by_turns(requests, threading.Event())
-        finally:
-            runner.close()
         if "port-taken" not in {outcome.reason for outcome in found.outcomes}:
             break  # by another test: a study runs such a trial again
-    assert not found.obstacle
+    assert not found.obstacle and all(was_forked(request) for request in requests), runner.why_no_forks
     return found.outcomes, [read_records(request.folder / RECORDS) for request in requests], [
         request.folder for request in requests
     ]  # fmt: skip

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.rank_scripts import UNENDING, ddp, run_ranks
+from support.rank_scripts import UNENDING, ddp, request_of, run_ranks, runner_of_ranks
 
 from tuner.analysis.rotation import ENDED
 from tuner.child.records import ProbeSide, Window
-from tuner.model import Config, Outcome, OutcomeKind
+from tuner.model import Config, OutcomeKind
 from tuner.runner.request import Limits
 
 FUSED, FOREACH, BF16 = Config(optimizer="fused"), Config(optimizer="foreach"), Config(precision="bf16")
@@ -27,7 +28,7 @@ class Own(torch.utils.data.Dataset):
         if rank == 1 and asked > LAST: os.kill(os.getpid(), 9)
         time.sleep(0.0005)
         return torch.zeros(8), torch.zeros(1)
-asked, LAST, data = 0, float(os.environ.get("ASKED", "inf")), Own()
+asked, LAST, data = 0, 640.0 if os.path.exists(KILL) else float("inf"), Own()
 print('pid', os.getpid(), flush=True)
 """.strip()
 IN_BF16 = """
@@ -78,16 +79,15 @@ def test_a_rank_that_hangs_in_a_configs_turn_ends_the_rotation(tmp_path: Path, r
 
 
 @pytest.mark.parametrize("side", [pytest.param(ProbeSide.COMPUTE, marks=pytest.mark.slow), ProbeSide.LOADER])
-def test_a_rank_that_is_killed_while_one_side_runs_ends_the_probe(
-    tmp_path: Path, side: ProbeSide, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_is_killed_while_one_side_runs_ends_the_probe(tmp_path: Path, side: ProbeSide) -> None:
     kill = f"{STEP}\nif rank == 1 and step == LAST / 16: os.kill(os.getpid(), 9)"
-    source = ddp(setup=DATA, step=kill)
-    known = run_ranks(tmp_path, source).knowledge
-    (tmp_path / "trial").rename(tmp_path / "written")
-    monkeypatch.setenv("ASKED", "640")
-    given: dict[str, Any] = {"knowledge": known, "probe": side, "window": UNENDING}
-    outcome: Outcome = run_ranks(tmp_path, source, **given)
+    source = ddp(setup=DATA.replace("KILL", repr(str(tmp_path / "kill"))), step=kill)
+    with runner_of_ranks() as runner:
+        known = runner.run(request_of(tmp_path, source), threading.Event()).knowledge
+        (tmp_path / "trial").rename(tmp_path / "written")
+        (tmp_path / "kill").touch()
+        given: dict[str, Any] = {"knowledge": known, "probe": side, "window": UNENDING}
+        outcome = runner.run(request_of(tmp_path, source, **given), threading.Event())
     assert (outcome.kind, outcome.reason) == (OutcomeKind.CRASHED, "signal-kill"), outcome
     assert outcome.detail.startswith("rank 1: died of SIGKILL")
     assert outcome.seconds < 40 and _no_process_is_left(tmp_path)

@@ -1,4 +1,8 @@
-"""Scripts that train in several ranks by gloo on the CPU, and what a trial of one ends as."""
+"""Scripts that train in several ranks by gloo on the CPU, and what a trial of one ends as.
+
+The ranks of a trial are forked off one server, as a study's are once its baseline has run: PyTorch is imported once,
+and not in each rank of each trial. Those that start fresh are in tests/differential/test_forked_ranks.py.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from support.forked import KNOWN
 from tuner.child.records import Window
 from tuner.devices.cpu import cpu_device
 from tuner.model import Config, Outcome, Script
@@ -28,7 +35,7 @@ UNENDING = dataclasses.replace(QUICK, min_s=120.0, max_s=120.0)
 """Of a trial that something else ends."""
 
 DDP = """
-import os, sys, time, torch
+import os, sys, time, torch, torch._dynamo
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
@@ -94,19 +101,29 @@ def request_of(folder: Path, source: str, config: dict[str, Any] | None = None, 
     script = folder / "train.py"
     script.write_text(source)
     request = TrialRequest(
-        folder / "trial", Script(str(script), ()), cpu_device(), Config(config or {}), window=QUICK,
-        limits=Limits(trial_timeout_s=60), ranks=2,
+        folder / "trial", Script(str(script), ()), cpu_device(), Config(config or {}), KNOWN, QUICK,
+        Limits(trial_timeout_s=60), fresh=False, ranks=2,
     )  # fmt: skip
     return dataclasses.replace(request, **given)
 
 
+@contextlib.contextmanager
+def runner_of_ranks() -> Iterator[ProcessRunner]:
+    """A runner that forks all trials of a script, run by themselves, off one server."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tuner.runner.fork_servers.SERVERS", 1)
+        patch.delenv("PYTEST_CURRENT_TEST", raising=False)  # forks find what their server found
+        runner = ProcessRunner()
+        try:
+            yield runner
+        finally:
+            runner.close()
+
+
 def run_ranks(folder: Path, source: str, config: dict[str, Any] | None = None, **given: Any) -> Outcome:
     """What the trial ends as."""
-    runner = ProcessRunner()
-    try:
+    with runner_of_ranks() as runner:
         return runner.run(request_of(folder, source, config, **given), threading.Event())
-    finally:
-        runner.close()
 
 
 FORKING = """
