@@ -20,6 +20,7 @@ from tuner.devices.cpu import cpu_device
 from tuner.model import Config, Outcome, OutcomeKind, Script
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Limits, TrialRequest
+from tuner.runner.silence import IDLE_S, IDLE_SHARE
 
 Run = Callable[..., Outcome]
 
@@ -176,6 +177,8 @@ def test_a_validation_that_never_ends_is_known_by_the_baselines(run: Run) -> Non
 
 def test_a_start_up_that_computes_nothing_is_not_waited_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.runner.silence.IDLE_S", 2.0)
+    # As many seconds of a core as in the time that it stands for: what only waits looks around now and then.
+    monkeypatch.setattr("tuner.runner.silence.IDLE_SHARE", IDLE_SHARE * IDLE_S / 2.0)
     outcome = run(f"{REPORTS}\nthreading.Event().wait()")
     assert outcome.kind is OutcomeKind.NO_PROGRESS
     assert outcome.detail.startswith("no first step for") and "use no CPU time" in outcome.detail

@@ -154,7 +154,8 @@ def test_who_is_asked_sees_the_device_that_is_compared_and_no_other(
 
 
 def test_memory_ends_where_it_is_said_to(tmp_path: Path) -> None:
-    code = "kept = bytearray(2**31); print('had it')"
+    given = "while resource.getrlimit(resource.RLIMIT_DATA)[0] < 0: time.sleep(0.01)"
+    code = f"import resource, time\n{given}\nkept = bytearray(2**31)\nprint('had it')"
     assert run_for([sys.executable, "-c", code], 30.0, tmp_path / "a.log", max_bytes=2**29).status == 1
     assert "MemoryError" in (tmp_path / "a.log").read_text()
 

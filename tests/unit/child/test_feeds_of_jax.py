@@ -178,11 +178,10 @@ def test_each_side_of_the_loop_by_itself_is_counted_in_samples(side: str, monkey
 
 
 class Array:
-    """A result that is there after a while."""
+    """A result that is there once it is said to be."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self) -> None:
         self.done = threading.Event()
-        threading.Timer(seconds, self.done.set).start()
 
     def is_ready(self) -> bool:
         return self.done.is_set()
@@ -198,13 +197,17 @@ def test_only_what_is_left_when_the_device_is_done_is_a_wait() -> None:
     lead = Lead(lambda: results, wait_for)
     lead.fetch_begins()
     assert lead.idle_s(3.0) == 3.0  # nothing is computed
-    results[:] = [Array(0.05)]
-    began = time.perf_counter()
+    results[:] = [Array()]
     lead.fetch_begins()
-    time.sleep(0.15)
+    time.sleep(0.05)
+    done_s = time.perf_counter()
+    results[0].done.set()
+    while lead._stamp is None or lead._stamp.done_s is None:
+        time.sleep(0.001)  # the thread that waits for the device may have no core at once
+    time.sleep(0.02)
     idle_s = lead.idle_s(3.0)
-    assert 0.0 < idle_s <= time.perf_counter() - began - 0.05
-    results[:] = [Array(60.0)]
+    assert 0.02 <= idle_s <= time.perf_counter() - done_s
+    results[:] = [Array()]
     lead.fetch_begins()
     assert lead.idle_s(3.0) == 0.0  # it is still busy
     results[0].done.set()
