@@ -12,9 +12,11 @@ STUDY ?= studies/digits
 STUDY_ARGS ?=
 STUDY_FOLDER ?= autotune-$(notdir $(STUDY))
 BIN = $(VENV)/bin
-# Compiled afterwards by all cores: pip compiles gigabytes of packages on one.
+# Compiled afterwards by all cores: pip compiles gigabytes of packages on one. Without a third of them that nothing here
+# imports (tests of packages, models of transformers); whatever is imported all the same is compiled then.
 INSTALL = $(BIN)/python -m pip install -q --no-compile
-COMPILE = $(BIN)/python -m compileall -q -j 0 $(VENV)/lib > /dev/null || true
+UNUSED = /tests?/|/testing/|/transformers/models/|/pygments/lexers/|/(pip|setuptools)/
+COMPILE = $(BIN)/python -m compileall -q -j 0 -x '$(UNUSED)' $(VENV)/lib > /dev/null || true
 # TensorFlow and JAX are installed for the tests and for the studies that train with them only.
 NEEDS = $(if $(shell grep -lE '^import (keras|tensorflow)' $(STUDY)/train.py),$(VENV)/.keras) \
 	$(if $(shell grep -lE '^import jax' $(STUDY)/train.py),$(VENV)/.jax)
