@@ -14,7 +14,7 @@ from typing import Any
 import numpy
 import pytest
 
-from tuner.child.grain import pipeline, places, workers
+from tuner.child.grain import ahead, pipeline, places, workers
 from tuner.child.grain.adapter import GrainAdapter
 from tuner.child.grain.rows import rows_of
 from tuner.child.grain.watch import CHANGES, DROPS, KEEPS_STATE, ready, seen
@@ -381,3 +381,8 @@ def test_data_that_change_as_they_are_read_keep_the_number_of_workers(trial: Any
     one_by_one = grain.MapDataset.source(Counting()).to_iter_dataset(grain.ReadOptions(num_threads=0))
     train(trial, one_by_one.batch(8))
     assert trial.end()["left_out"]["num_workers"] == CHANGES.format("source 0.asked")
+
+
+def test_batches_with_objects_that_may_change_are_not_made_ahead(trial: Any) -> None:
+    train(trial, data().to_iter_dataset().batch(8).map(lambda batch: {**batch, "seen": {1}}))
+    assert trial.end()["left_out"]["device_prefetch"] == ahead.OBJECTS.format("set")

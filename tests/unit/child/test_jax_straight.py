@@ -83,6 +83,7 @@ ELSE = ELSEWHERE.format("batch")
         ("for batch in data:\n    step(state, batch.mean())", ELSE),
         ("kept = []\nfor batch in data:\n    kept.append(batch)", OTHER_CALL.format("batch", "kept.append")),
         ("for batch in data:\n    plain(state, batch)", OTHER_CALL.format("batch", "plain")),
+        ("for batch in data:\n    step(state, batch)\n    step = plain", OTHER_CALL.format("batch", "step")),
         ("for batch in data:\n    donating(state, batch)", DONATED.format("batch", "donating")),
         ("for batch in data:\n    donating(*[state], batch)", DONATED.format("batch", "donating")),
         ("batch = 1\nfor batch in data:\n    step(state, batch)\nprint(f'{batch}')", ELSE),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-import weakref
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
@@ -22,9 +21,9 @@ OWN = "the script reads ahead by a thread of Grain's itself"
 BY_WORKERS = "its workers make batches ahead already"
 NO_FRAMEWORK = "no framework is there that puts batches on a device"
 CHANGES = "{} changes while the data are read, and would be read before"
-REUSED = "its batches lie in the same memory, one after the other"
+OBJECTS = "its batches hold {}, which may be changed while they lie ready"
 LOOKS = 64
-"""Batches of the script as written that are looked at, whether they lie in each other's memory."""
+"""Batches of the script as written whose parts are looked at."""
 _THREAD = "ThreadPrefetch"
 _PREFETCH = "grain._src.python.dataset.transformations.prefetch"
 Put = Callable[[Any], Any]
@@ -81,7 +80,6 @@ class AheadWatch:
         self.wanted = wanted
         self._folders = (os.path.dirname(os.path.dirname(__file__)) + os.sep, folder)
         self._shapes: dict[str, str] = {}
-        self._memory: weakref.WeakKeyDictionary[Any, _Memory] = weakref.WeakKeyDictionary()
 
     def count(self, source: GrainSource, *, adds: bool) -> int:
         """How many are made ahead of an iteration that the script begins now; why none may be is noted.
@@ -145,34 +143,21 @@ class AheadWatch:
         putting = self._session.feeds.putting
         return element if putting is None else putting.put(element)
 
-    def look(self, source: GrainSource, iterator: Any, element: Any) -> None:
+    def look(self, source: GrainSource, element: Any) -> None:
         """At what the script as written is given."""
         if not self._session.is_as_written or PUT_AHEAD in source.refused:
             return
-        memory = self._memory.setdefault(iterator, _Memory())
-        if memory.looks < LOOKS and memory.is_used_again(element):
-            source.refused[PUT_AHEAD] = REUSED
+        unknown = _unknown_in(element) if source.fetches <= LOOKS else ""
+        if unknown:
+            source.refused[PUT_AHEAD] = OBJECTS.format(unknown)
 
 
-class _Memory:
-    """Whether the elements of one iterator lie in each other's memory, where each one would be lost to the next."""
-
-    def __init__(self) -> None:
-        self.looks = 0
-        self._last: list[Any] = []
-
-    def is_used_again(self, element: Any) -> bool:
-        """Whether this element lies in that of the one before, which is held meanwhile."""
-        self.looks += 1
-        numpy: Any = sys.modules["numpy"]
-        arrays = [leaf for leaf in _leaves(element) if isinstance(leaf, numpy.ndarray)]
-        last, self._last = self._last, arrays if self.looks < LOOKS else []
-        return any(numpy.may_share_memory(one, other) for one in last for other in arrays)
-
-
-def _leaves(element: Any) -> list[Any]:
+def _unknown_in(element: Any) -> str:
+    """The type of a part that may be changed once it was given; "" where there are arrays, numbers and text alone."""
     if isinstance(element, dict):
-        return [leaf for value in element.values() for leaf in _leaves(value)]
+        return next(filter(None, map(_unknown_in, element.values())), "")
     if isinstance(element, (list, tuple)):
-        return [leaf for value in element for leaf in _leaves(value)]
-    return [element]
+        return next(filter(None, map(_unknown_in, element)), "")
+    kind = type(element)
+    is_fixed = element is None or kind in (bool, int, float, complex, str, bytes) or kind.__module__ == "numpy"
+    return "" if is_fixed or hasattr(element, "sharding") else kind.__name__

@@ -280,7 +280,7 @@ class GrainWatch:
             element = kind.__next__(iterator)
             wait_s = time.perf_counter() - began
         self.sources.fetched(source, rows_of(element), wait_s)
-        self._ahead.look(source, iterator, element)
+        self._ahead.look(source, element)
         self._look(source, iterator)
         return element
 

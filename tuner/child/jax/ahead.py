@@ -15,6 +15,7 @@ from .functions import JittedFunction
 from .straight import Straight
 from .types import Arguments, Keywords
 
+NOT_COMPILED = "the script has JAX compile nothing (jax_disable_jit)"
 ENOUGH = 64
 """Training calls that are looked at, whether they are given what was put."""
 ALIKE = frozenset({
@@ -35,7 +36,7 @@ class PutWatch:
 
     def why_not(self, frame: FrameType) -> str:
         """Why the batches of an iteration that this frame begins can't be put ahead; "" where they can."""
-        return self._straight.why_not(frame)
+        return NOT_COMPILED if self._jax.config.jax_disable_jit else self._straight.why_not(frame)
 
     def put(self, element: Any) -> Any:
         """The same with arrays on the device, where the script makes its own. In any thread."""
@@ -44,7 +45,11 @@ class PutWatch:
         return self._jax.tree_util.tree_unflatten(structure, list(map(self._place, leaves)))
 
     def _place(self, leaf: Any) -> Any:
-        if type(leaf) is not sys.modules["numpy"].ndarray or leaf.dtype.name not in ALIKE:
+        """An array as it is now: what made it may use its memory again for the next one."""
+        if type(leaf) is not sys.modules["numpy"].ndarray:
+            return leaf
+        leaf = leaf.copy()
+        if leaf.dtype.name not in ALIKE:
             return leaf
         made = self._jax.device_put(leaf)
         self._put[id(made)] = made

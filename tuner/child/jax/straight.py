@@ -132,7 +132,7 @@ class _Look:
             return ""
         called, text = self._value(call.func), ast.unparse(call.func)
         making = called._autotune[3] if isinstance(called, Jitted) else None
-        if not isinstance(making, Making):
+        if not isinstance(making, Making) or self._may_change(call.func):
             return OTHER_CALL.format(name, text)
         numbers = making.options.get("donate_argnums")
         is_first_spread = any(isinstance(each, ast.Starred) for each in call.args)
@@ -142,6 +142,16 @@ class _Look:
         if making.options.get("donate_argnames") or may_be:
             return DONATED.format(name, text)
         return ""
+
+    def _may_change(self, called: ast.expr) -> bool:
+        """Whether a loop of this scope gives another value to what is called."""
+        text, loops = ast.unparse(called), (ast.For, ast.While)
+        for node in ast.walk(self._within):
+            is_stored = isinstance(getattr(node, "ctx", None), ast.Store) and isinstance(node, ast.Name | ast.Attribute)
+            is_of_it = is_stored and text.startswith(ast.unparse(node))
+            if is_of_it and any(isinstance(each, loops) for each in self._around(node)):
+                return True
+        return False
 
     def _value(self, expression: ast.expr) -> Any:
         """The very object that an expression names now; None where that would run anything of the script's."""
