@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from grid_players import Player
 from grid_races import FINALS_S, raced, whole
@@ -17,6 +17,7 @@ from tuner.model import BASELINE, Config, Phase, Trial
 from tuner.objective import RATE
 from tuner.runner.grid_replay import GridReplay
 from tuner.search.history import History
+from tuner.space.registry import SPACES, load_space, names
 from tuner.space.resolve import ResolvedSpace
 from tuner.storage.grid import Grid
 
@@ -88,15 +89,15 @@ def play(
     """Runs the sampler until both the ``most`` trials and that ``share`` of the seconds are spent, or it is through.
 
     ``longer``: as for ``GridReplay``. ``races``: trials are as long as those of a study with its usual window, which
-    depends on what they say; then who has finals runs these, whose runs count as trials. Else trials are as they were
-    recorded, and nothing follows the search.
+    depends on what they say, and read other turns than those by which they are judged; then who has finals runs these,
+    whose runs count as trials. Else trials are as they were recorded, and nothing follows the search.
 
     Raises ``ValueError`` where it proposes what it has run: a config that failed isn't to be run twice.
     """
-    replay = GridReplay(grid, seed, longer)
-    header = grid.header
+    replay = GridReplay(grid, seed, longer, apart=races)
+    header, space = grid.header, as_declared(replay.space)
     limits = MemoryLimits(header.max_device_bytes, header.max_host_bytes)
-    player = make(replay.space, seed)
+    player = make(space, seed)
     known = replay.trials()
     trials = known if player.probes else known[:1]
     seconds = sum(trial.outcome.seconds for trial in trials if trial.outcome is not None)
@@ -106,10 +107,10 @@ def play(
     def is_over() -> bool:
         return len(steps) >= most and seconds >= share * total_s
 
-    history = History(replay.space, RATE, trials, limits)
+    history = History(space, RATE, trials, limits)
     while not is_over():
         # One that nobody has asked anything yet, as a study's is: what it computes is part of the proposal.
-        history = History(replay.space, RATE, trials, limits)
+        history = History(space, RATE, trials, limits)
         began = time.thread_time()
         config = player.propose(history)
         took = time.thread_time() - began
@@ -120,7 +121,7 @@ def play(
         outcome = replay.outcome(config, raced(history, replay.start_s(config)) if races else None)
         trials = [*trials, Trial(len(trials), Phase.SEARCH, config, "", outcome)]
         seconds += outcome.seconds
-        history = History(replay.space, RATE, trials, limits)
+        history = History(space, RATE, trials, limits)
         recommended = player.recommend(history)
         steps.append(Step(seconds, replay.true_gain(recommended) / best, not outcome.complete, took))
     for run_s, found in _finals(player, history, replay) if races else ():
@@ -130,6 +131,19 @@ def play(
         before = steps[-1].fraction if steps else replay.true_gain(BASELINE) / best
         steps.append(Step(seconds, before if found is None else replay.true_gain(found) / best, failed=False))
     return Played(replay.true_gain(BASELINE) / best, total_s, tuple(steps), len(grid.configs) - 1)
+
+
+def as_declared(space: ResolvedSpace) -> ResolvedSpace:
+    """The space of a grid with how many workers keep up with a loop, a function that its file can't hold, by the space
+    of its name that is installed; as it is where there is none.
+    """
+    if space.space.name not in names(SPACES):
+        return space
+    declared = {knob.name: knob.keeps_up for knob in load_space(space.space.name).knobs}
+    axes = tuple(
+        replace(axis, knob=replace(axis.knob, keeps_up=declared.get(axis.knob.name))) for axis in space.axes
+    )  # fmt: skip
+    return replace(space, axes=axes)
 
 
 def _finals(player: Player, history: History, replay: GridReplay) -> Iterator[tuple[float, Config | None]]:

@@ -17,7 +17,7 @@ from grid_ours import PATIENCE, Ours
 from grid_players import FINALISTS, ROUNDS, Player, ThenFinals
 from grid_races import FINALS_S, WINDOW_S, raced
 from grid_samplers import PLAYERS, BatchDoubling, DeepSpeedOrder, Random, _Indexed, missing
-from grid_scores import Played, Step, play, score, tenth
+from grid_scores import Played, Step, as_declared, play, score, tenth
 from support import worlds
 from support.grids import made_up_grid
 
@@ -29,8 +29,9 @@ from tuner.runner.grid_replay import GridReplay
 from tuner.search.additive import AdditiveSampler
 from tuner.search.chain import Chain
 from tuner.search.history import History
+from tuner.space.registry import load_space
 from tuner.space.resolve import ResolvedSpace
-from tuner.storage.grid import Grid, GridRow, write_grid
+from tuner.storage.grid import Grid, GridRow, read_grid, write_grid
 from tuner.storage.grid_space import space_of
 from tuner.study.lengths import window_s
 from tuner.study.plan import StudyPlan
@@ -119,6 +120,35 @@ def test_a_game_is_scored_by_what_is_true_and_by_recorded_seconds(grid: Grid) ->
         assert step.failed == (replay.true_gain(trial.config) == 0.0)
     assert played.failures(40) == sum(replay.true_gain(trial.config) == 0.0 for trial in trials) > 0
     assert len(played.steps) >= 12 and played.steps[-1].seconds >= 0.1 * replay.total_s
+
+
+def test_a_game_with_races_is_judged_by_turns_that_it_does_not_read(grid: Grid) -> None:
+    """The later half of what each config was measured for longer is twice as fast as the first."""
+
+    def twice(row: GridRow) -> GridRow:
+        if row.reading is None or not row.reading.pairs:
+            return row
+        pairs = row.reading.pairs
+        return replace(row, reading=replace(row.reading, pairs=(*pairs, *((2 * p[0], *p[1:]) for p in pairs))))
+
+    longer = replace(grid, rows=tuple(map(twice, grid.rows)))
+    by_half, by_all = GridReplay(grid, 5, longer, apart=True), GridReplay(grid, 5, longer)
+    for replay, races in ((by_half, True), (by_all, False)):
+        played = play(grid, Random, 5, most=12, share=0, longer=longer, races=races)
+        shares = {replay.true_gain(config) / replay.best[1] for config in grid.configs}
+        assert {step.fraction for step in played.steps} <= shares
+    assert by_half.best[1] > 1.2 * by_all.best[1]
+
+
+def test_a_game_knows_how_many_workers_keep_up_as_a_study_does(grid: Grid) -> None:
+    """A function, which no grid's file holds; without it the walk in a game was another one than in a study."""
+    recorded = space_of(read_grid(Path(__file__).parents[1] / "assets" / "grid-small.jsonl.gz"))
+    declared = {knob.name: knob.keeps_up for knob in load_space("torch").knobs}
+    found = {axis.knob.name: axis.knob.keeps_up for axis in as_declared(recorded).axes}
+    assert found == {name: declared[name] for name in found} and found["num_workers"] is not None
+    assert all(axis.knob.keeps_up is None for axis in recorded.axes)
+    unnamed = space_of(grid)
+    assert as_declared(unnamed) is unnamed, "nobody has declared that one"
 
 
 def test_what_a_probe_took_is_charged_to_who_asked_for_it(grid: Grid) -> None:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tuner.analysis.stats import rate_interval
-from tuner.analysis.turns import Turn, calm_pairs, gain_interval, together
+from tuner.analysis.turns import FEWEST_CALM, Turn, calm_pairs, gain_interval, together
 from tuner.errors import GridError
 from tuner.formatting import config_text
 from tuner.knowledge import Knowledge
@@ -59,9 +59,15 @@ class GridReplay:
     ``longer``: a grid of some of the same configs that were measured for longer. True of these is what it says, since
     the fastest of many short readings are those that had luck; and what fails there, as for want of memory that fills
     up in time, fails here. Raises ``GridError`` for one of another script, or of other knobs and values.
+
+    ``apart``: what is true of a config is what one half of its turns there says, and trials read the other one: else a
+    trial that goes on reads what it is judged by, and the highest reading is a better choice than in a study. Which
+    half that is depends on the seed and the config.
     """
 
-    def __init__(self, grid: Grid, seed: int | None = None, longer: Grid | None = None) -> None:
+    def __init__(
+        self, grid: Grid, seed: int | None = None, longer: Grid | None = None, *, apart: bool = False
+    ) -> None:  # fmt: skip
         self.grid = grid
         self.space: ResolvedSpace = space_of(grid)
         if longer is not None:
@@ -70,10 +76,13 @@ class GridReplay:
         self._longer: Mapping[Config, GridRow] = longer.configs if longer is not None else {}
         self._seed = seed
         self._served: dict[Config, int] = {}
-        self._true = {config: _true_gain(row, grid.baseline) for config, row in self._rows.items()}
+        self._apart = apart
+        self._true = {config: _true_gain(row, grid.baseline, _pairs_of(row)) for config, row in self._rows.items()}
         if longer is not None:
             again = {c: row for c, row in longer.configs.items() if c in self._rows and row.kind not in _NOT_ITS_OWN}
-            self._true |= {config: _true_gain(row, longer.baseline) for config, row in again.items()}
+            self._true |= {
+                config: _true_gain(row, longer.baseline, self._halves(config)[1]) for config, row in again.items()
+            }
 
     def outcome(self, config: Config, until: Until | None = None) -> Outcome:
         """What a trial of the config comes to: as long as it was recorded, or as long as ``until`` says. What comes
@@ -176,12 +185,24 @@ class GridReplay:
         assert row.reading is not None
         first = _pairs(row.reading)
         yield from _drawn(first, chance) if recorded else ()
-        beside = self._longer.get(Config(row.config))
-        longest = (_pairs(beside.reading) if beside is not None and beside.reading is not None else ()) or first
+        longest = self._halves(Config(row.config))[0] or first
         if chance is None:
             yield from itertools.cycle(longest)
         while chance is not None:
             yield chance.choice(longest)
+
+
+    def _halves(self, config: Config) -> tuple[list[Pair], list[Pair]]:
+        """The pairs of turns of its longer recording that trials read, and those that it is judged by: all of them,
+        unless these are ``apart``. Neighbours are alike, so that each half is in one piece.
+        """
+        row = self._longer.get(config)
+        pairs = _pairs_of(row) if row is not None else []
+        if not self._apart or len(pairs) < 2 * FEWEST_CALM:
+            return pairs, pairs
+        middle = len(pairs) // 2
+        halves = pairs[:middle], pairs[middle:]
+        return halves if random.Random(f"{self._seed}:half:{sorted(config.items())}").random() < 0.5 else halves[::-1]
 
 
 def _taken(turns: Iterator[Pair], until: Until) -> list[Pair]:
@@ -287,12 +308,16 @@ def _rate(turns: Sequence[Turn]) -> float:
     return whole.amount / whole.seconds
 
 
-def _true_gain(row: GridRow, baseline: GridRow) -> float:
+def _pairs_of(row: GridRow) -> list[Pair]:
+    return _pairs(row.reading) if row.reading is not None else []
+
+
+def _true_gain(row: GridRow, baseline: GridRow, pairs: Sequence[Pair]) -> float:
+    """``pairs``: those of the row that tell, where it took turns."""
     if not row.complete or row.reading is None or baseline.reading is None:
         return 0.0
     if not row.config:
         return 1.0
-    pairs = _pairs(row.reading)
     if pairs:
         own, other = together([own for own, _ in pairs]), together([other for _, other in pairs])
         return own.amount / own.seconds / (other.amount / other.seconds)

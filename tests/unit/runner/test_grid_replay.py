@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,32 @@ def test_a_trial_goes_on_as_long_as_is_asked_for_by_turns_of_the_longest_recordi
     assert fresh.measurement is not None and fresh.measurement.reference is not None
     assert fresh.measurement.reference.gain.ratio == pytest.approx(replay.true_gain(FASTER), rel=0.03)
     assert fresh.seconds == pytest.approx(1.5 + 40 * 0.25), "a start, a warm-up, and its own turns"
+
+
+def test_what_a_trial_reads_and_what_it_is_judged_by_may_be_turns_apart(grid: Grid) -> None:
+    """Of twenty-four pairs of a recording the later twelve are twice as fast; of seven no half would tell anything."""
+    row = grid.configs[FASTER]
+    assert row.reading is not None
+    slow = row.reading.pairs
+    fast = tuple((2 * pair[0], *pair[1:]) for pair in slow)
+
+    def beside(pairs: Sequence[tuple[float, ...]]) -> Grid:
+        reading = replace(row.reading, pairs=tuple(pairs))  # type: ignore[type-var]
+        return replace(grid, rows=(grid.baseline, replace(row, reading=reading)))
+
+    once, found = GridReplay(grid).true_gain(FASTER), set()
+    longer = beside([*slow, *slow, *fast, *fast])
+    for seed in range(8):
+        replay = GridReplay(grid, seed, longer, apart=True)
+        judged = replay.true_gain(FASTER) / once
+        read = replay.longer(FASTER, lambda pairs: len(pairs) == 40).measurement
+        assert read is not None and read.reference is not None
+        assert read.reference.gain.ratio / once == pytest.approx(2 / judged, rel=0.05)
+        assert GridReplay(grid, seed, longer).true_gain(FASTER) / once == pytest.approx(1.5)
+        found.add(round(judged, 6))
+    assert sorted(found) == pytest.approx([1.0, 2.0]), "either half, by the seed"
+    brief = GridReplay(grid, 1, beside([*fast, slow[0]]), apart=True).true_gain(FASTER) / once
+    assert 1.5 < brief < 2.0
 
 
 @pytest.mark.parametrize(
