@@ -237,13 +237,15 @@ class _Walk:
         if axis.knob.keeps_up is None or not sees_wait(self._incumbent) or wait < WAITING:
             return None
         wanted = math.ceil(round(axis.knob.keeps_up(axis.values[start], wait), 6))
-        within = [place for place, value in enumerate(axis.values) if place > start and self._is_within(value)]
+        within = [place for place, value in enumerate(axis.values) if place > start and self._is_within(axis, value)]
         reached = [place for place in within if float(axis.values[place]) >= wanted] or within[-1:]
         return (reached[0], wanted) if reached and reached[0] > start + 1 else None
 
-    def _is_within(self, value: Value) -> bool:
-        """Whether these are no more workers than cores: more are of use only once fewer were seen to wait or gain."""
-        return isinstance(value, (int, float)) and value <= self._history.space.cores
+    def _is_within(self, axis: Axis, value: Value) -> bool:
+        """Whether these are no more workers than keep the cores busy, as far as is known: more are of use only once
+        fewer were seen to wait or gain.
+        """
+        return isinstance(value, (int, float)) and value <= self._history.most_busy(axis)
 
     def _follow(self, axis: Axis, values: Sequence[Value], why: str, *, patient: bool) -> Iterator[Proposal]:
         """Values in a row while they don't lose; ``patient``: also beyond one that does."""
