@@ -265,6 +265,14 @@ class History:
         is_idle = taken > 0 and each <= 1 - IDLE_SHARE and taken + fetching.foreign_cpus <= (1 - IDLE_SHARE) * cores
         return max(cores, math.floor(cores / each)) if is_idle else cores
 
+    def idle_share(self, trial: Trial) -> float:
+        """The share of the cores' time that a trial leaves idle; 1 where its measurement doesn't tell."""
+        measurement = trial.measurement
+        if measurement is None or measurement.cpu_s_per_sample <= 0:
+            return 1.0
+        taken = measurement.cpu_s_per_sample * measurement.rate + measurement.foreign_cpus
+        return max(0.0, 1 - taken / self.space.cores)
+
     def _leaves_workers_waiting(self, measurement: Measurement) -> bool:
         """Whether the loop waited, and cores were idle meanwhile: in the rest of its time it may keep all of them."""
         wait, cores = measurement.data_wait_share or 0.0, self.space.cores

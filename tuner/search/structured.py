@@ -138,7 +138,7 @@ class _Walk:
             return 2
         if not self._knows_wait():
             return 2
-        return 1 if max(self._wait, self._saved_share()) >= INPUT_SHARE else 3
+        return 1 if self._relieved() >= INPUT_SHARE else 3
 
     def _is_due(self, axis: Axis) -> bool:
         """Whether turning the knob could show anything now, and hasn't shown it before."""
@@ -166,11 +166,18 @@ class _Walk:
 
     def _wants_larger(self) -> bool:
         """Whether larger batches come first: steps cost more than their samples, or the user left them free, and the
-        loop doesn't wait for its data.
+        loop doesn't wait for its data, or waits beside busy cores: in fewer batches each sample takes less of these.
         """
         free = self._history.space.knowledge.effective_batch == FREE
-        feeds = max(self._wait, self._saved_share()) < INPUT_SHARE
-        return self._is_overhead_bound() or (free and feeds)
+        return self._is_overhead_bound() or (free and self._relieved() < INPUT_SHARE)
+
+    def _relieved(self) -> float:
+        """The share of its time that more at once in the loader could save the incumbent: what it waits, or a kept
+        batch saved the script as written; where computing is on the cores that fetch, no more than these are idle.
+        """
+        is_known = self._has_turned_loader() and sees_wait(self._incumbent)
+        share = self._wait if is_known else max(self._wait, self._saved_share())
+        return min(share, self._history.idle_share(self._incumbent)) if self._history.on_host else share
 
     def _is_overhead_bound(self) -> bool:
         return self._history.bottleneck is not None and self._history.bottleneck.bound is Bound.OVERHEAD
