@@ -90,8 +90,8 @@ class _Walk:
         if len(searched - ranked - {self._history.space.canonical(BASELINE)}) >= self._most_trials:
             return
         while (axis := self._next_axis()) is not None:
-            before, why = self._wait, self._reason(axis)
-            yield from self._climb(axis, why) if axis.knob.ordered else self._try_all(axis, why)
+            before = self._wait
+            yield from self._climb(axis) if axis.knob.ordered else self._try_all(axis)
             # A loader is left at the wait that it couldn't relieve; what computing gained was judged at the one before.
             self._left_at[axis.knob.name] = self._wait if axis.knob.loader else before
             self._visits[axis.knob.name] += 1
@@ -199,20 +199,23 @@ class _Walk:
                 return f"{meaning}: the loop waits {wait:.0%} of its time for data{again}"
             if self._saved_share() >= INPUT_SHARE and not self._has_turned_loader():
                 return f"{meaning}: one kept batch would save {self._saved_share():.0%} of the time"
-            return f"{meaning}: goes with {config_text(self._turned_loader())}"
+            turned, own = self._turned_loader(), axis.knob.name
+            if own in turned:
+                return f"{meaning}: the next value, since {config_text({own: turned[own]})} gained"
+            return f"{meaning}: goes with {config_text(turned)}"
         if wait >= WAITING:
             return f"{meaning}: judged without the {wait:.0%} of the time that the loop waits for data"
         again = ", and waited when this was tried" if axis.knob.name in self._left_at else ""
         return f"{meaning}: the loop computes {1 - wait:.0%} of its time{again}"
 
-    def _try_all(self, axis: Axis, why: str) -> Iterator[Proposal]:
+    def _try_all(self, axis: Axis) -> Iterator[Proposal]:
         for place, value in enumerate(axis.values):
             # A value is taken back by a trial only where a rotation hasn't ranked the config without it.
             if place == axis.as_written and self._with(axis, value) in self._history.ranking:
                 continue
-            yield from self._attempt(axis, value, why)
+            yield from self._attempt(axis, value)
 
-    def _climb(self, axis: Axis, why: str) -> Iterator[Proposal]:
+    def _climb(self, axis: Axis) -> Iterator[Proposal]:
         """Up from the incumbent's value while that doesn't lose; down where up brought nothing.
 
         Workers begin with as many as would keep up with the loop, and go up and down from there; where that brought
@@ -223,15 +226,15 @@ class _Walk:
         enough = self._enough(axis, start)
         if enough is not None:
             place, wanted = enough
-            up = f"{why}; {wanted} would keep up with it"
-            yield from self._follow(axis, axis.values[place:], up, patient=True)
+            enough_at = f"; {wanted} would keep up with it"
+            yield from self._follow(axis, axis.values[place:], patient=True, first=enough_at)
             if self._value(axis) == axis.values[place]:
-                yield from self._follow(axis, axis.values[start + 1 : place][::-1], why, patient=False)
+                yield from self._follow(axis, axis.values[start + 1 : place][::-1], patient=False)
             if self._incumbent is not before:
                 return
         hopeless = axis.knob.name == BATCH and self._is_overhead_bound()
         for values in (axis.values[start + 1 :], () if hopeless else axis.values[:start][::-1]):
-            yield from self._follow(axis, values, why, patient=axis.knob.loader or axis.knob.name == BATCH)
+            yield from self._follow(axis, values, patient=axis.knob.loader or axis.knob.name == BATCH)
             if self._incumbent is not before:
                 return
 
@@ -254,12 +257,16 @@ class _Walk:
         """
         return isinstance(value, (int, float)) and value <= self._history.most_busy(axis)
 
-    def _follow(self, axis: Axis, values: Sequence[Value], why: str, *, patient: bool) -> Iterator[Proposal]:
-        """Values in a row while they don't lose; ``patient``: also beyond one that does."""
+    def _follow(
+        self, axis: Axis, values: Sequence[Value], *, patient: bool, first: str = ""
+    ) -> Iterator[Proposal]:  # fmt: skip
+        """Values in a row while they don't lose; ``patient``: also beyond one that does; ``first``: what is told of the
+        first of them alone.
+        """
         reference = self._incumbent
         losses = 0
-        for value in values:
-            yield from self._attempt(axis, value, why)
+        for place, value in enumerate(values):
+            yield from self._attempt(axis, value, "" if place else first)
             trial = self._history.find(self._with(axis, value))
             if trial is None:
                 break
@@ -274,8 +281,10 @@ class _Walk:
     def _value(self, axis: Axis) -> Value:
         return self._complete()[axis.knob.name]
 
-    def _attempt(self, axis: Axis, value: Value, why: str) -> Iterator[Proposal]:
-        """One value of a knob on top of the incumbent, which it replaces where it is better."""
+    def _attempt(self, axis: Axis, value: Value, besides: str = "") -> Iterator[Proposal]:
+        """One value of a knob on top of the incumbent, which it replaces where it is better; ``besides``: what is told
+        of it beside what the incumbent shows by now.
+        """
         config = self._with(axis, value)
         history = self._history
         trial = history.find(config)
@@ -283,7 +292,7 @@ class _Walk:
             if history.is_ruled_out(config) or history.is_outranked(config, self._incumbent.config):
                 return
             if not history.twins.are_twins(config, self._incumbent.config):
-                yield Proposal(config, why)
+                yield Proposal(config, self._reason(axis) + besides)
             return
         if _is_sure(*self._judged(axis, trial, self._incumbent)):
             self._incumbent = trial
