@@ -107,7 +107,7 @@ def started_lines(event: StudyStarted) -> list[str]:
     lines = [f"tuning {script_text(event.script)} on {device_text(event.device)}, in {event.folder}", bounds]
     if event.resumed:
         searched = sum(earlier.trial.phase in (Phase.BASELINE, Phase.SEARCH) for earlier in event.earlier)
-        lines.append(f"resuming after {count_text(searched, 'trial')}")
+        lines.append(f"resuming after {count_text(searched, 'trial')}" if searched else "nothing was measured before")
     return lines
 
 

@@ -144,7 +144,7 @@ class TrialExecutor:
             return time_for(seconds) and time.monotonic() + seconds <= request.ends_by
 
         def run(requests: Sequence[TrialRequest]) -> list[Outcome]:
-            return self._undisturbed(f"trial {request.folder.name}", requests, is_in_time, self._run)
+            return self._undisturbed(f"trial {int(request.folder.name)}", requests, is_in_time, self._run)
 
         # What it compiles is kept from the study's cache: the first trial of a setting shows what a cold start takes. A
         # fork server has one cache for all of its trials, and so it would serve no others.
@@ -242,7 +242,8 @@ class TrialExecutor:
         killed = next((outcome for outcome in found.outcomes if outcome.reason in KILLED), None)
         if killed is None or killed.rotation:
             return found
-        self._note(f"run again, since something killed it: {', '.join(request.folder.name for request in requests)}")
+        numbers = ", ".join(str(int(request.folder.name)) for request in requests)
+        self._note(f"run again, since something killed it: trial {numbers}")
         for request in requests:
             shutil.rmtree(request.folder, ignore_errors=True)
         again, reasons = run(), [outcome.reason if outcome.reason in KILLED else "" for outcome in found.outcomes]

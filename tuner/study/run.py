@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 
 from tuner.events import Listener, Noted, StudyFinished, StudyStarted, TrialFinished
@@ -70,7 +70,12 @@ def opened(
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[StudyContext]:
     """The study in the plan's folder, new or resumed, with its locks held. Raises as ``run_study`` before a trial."""
-    with FolderLock(plan.folder), DeviceLock(plan.device, str(plan.folder)):
+    with ExitStack() as locks:
+        of_folder, of_device = FolderLock(plan.folder), DeviceLock(plan.device, str(plan.folder))
+        wanted: list[AbstractContextManager[object]] = [of_folder, of_device]
+        # A folder that is only made for its lock is made last: where the device is busy nothing is left behind.
+        for lock in wanted if plan.folder.exists() else reversed(wanted):
+            locks.enter_context(lock)
         repository = Repository(plan.url)
         try:
             record, is_new = _open(plan, repository)

@@ -17,10 +17,12 @@ from support.life_of_finals import groups, plan
 from support.overhead import Overhead, studied
 from support.ran import Ran, of
 
+from tuner.errors import DeviceBusyError
 from tuner.events import Noted
 from tuner.export import PROFILE
 from tuner.model import Config, Outcome, Phase, Verdict
 from tuner.report.summary import summary
+from tuner.storage.lock import DeviceLock
 from tuner.study.trials import MOST_STARTS
 
 BF16 = Config(precision="bf16")
@@ -108,3 +110,10 @@ def test_a_trial_that_is_stopped_at_once_again_and_again_is_not_taken_for_the_ca
     result = Ran(plan(tmp_path, 2), outcome).result
     assert presses == [0] and result.improved
     assert all(trial.outcome is not None and trial.outcome.complete for trial in result.trials)
+
+
+def test_a_study_that_is_refused_since_the_device_is_busy_leaves_no_folder(tmp_path: Path) -> None:
+    device, folder = worlds.device("busy"), tmp_path / "study"
+    with DeviceLock(device, "another"), pytest.raises(DeviceBusyError):
+        Ran(worlds.plan(folder, device=device), worlds.World().outcome)
+    assert not folder.exists()
