@@ -99,7 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
     # A card that is named is shown alone; otherwise the script sees what it sees under plain Python.
     shown = arguments.device != AUTO and (kind_of(device).is_host or ":" in arguments.device)
     if os.environ.get("RANK", "0") == "0":
-        lines = [f"{change}: the config may no longer be the best" for change in changes]
+        doubt = "the config may no longer be the best" if profile.config else "the study's answer may no longer hold"
+        lines = [f"{change}: {doubt}" for change in changes]
         lines += _remarks(profile, knowledge, device, shown=shown)
         for line in [*lines, f"{_says(profile, tier)} on {device_text(device)}"]:
             print(f"autotune: {printable(line)}", file=sys.stderr)
@@ -169,7 +170,8 @@ def _script(arguments: argparse.Namespace, profile: profiles.Profile, place: str
     is_named = bool(path or module)
     if not is_named or (argv is None and chosen.argv):
         what = "the script's arguments" if is_named else "what is run"
-        full = [*named, "--", *(chosen.argv if argv is None else argv)]
+        given = chosen.argv if argv is None else argv
+        full = [*named, *(["--", *given] if given else [])]
         vouch(
             f"{place} would choose {what}: {_shown(full)}", trusted=arguments.trust,
             hint=f"name them: {_shown(['autotune', 'run', '--config', place, *full])}; or add --trust",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from support import worlds
 
 from tuner.cli import run
 from tuner.devices.cpu import cpu_device
-from tuner.errors import ProfileError
+from tuner.errors import ProfileError, UntrustedError
 from tuner.export.profile import Profile
 from tuner.knowledge import Knowledge
 from tuner.model import Config, Device, Script, Verdict
@@ -45,6 +46,16 @@ def test_a_profile_of_an_earlier_version_is_told_where_its_lines_mean_others() -
     [said] = run._remarks(old, Knowledge(), cpu_device(), shown=False)
     assert "of an earlier version" in said
     assert run._remarks(old, old.knowledge, cpu_device(), shown=False) == []
+
+
+@pytest.mark.parametrize(("argv", "named"), [((), "a.py;"), (("--lr", "1"), "a.py -- --lr 1;")])
+def test_what_a_file_would_choose_is_named_as_it_is_to_be_given(argv: tuple[str, ...], named: str) -> None:
+    """Without arguments it was "a.py --"."""
+    chosen = replace(PROFILE, script=Script("a.py", argv))
+    bare = argparse.Namespace(script=None, module=None, script_args=None, trust=False)
+    with pytest.raises(UntrustedError) as refused:
+        run._script(bare, chosen, "best.json")
+    assert refused.value.message.endswith(named.rstrip(";")) and named in refused.value.hint
 
 
 @pytest.mark.parametrize(("here", "refused"), [("2", True), ("4", False)])
