@@ -92,13 +92,13 @@ CURVES: dict[str, Curves] = {
 }
 
 
-def passes(pairs: list[Pair]) -> bool:
+def verdict_of(pairs: list[Pair]) -> Noninferiority:
     """The verdict of a screen over these pairs, as a study comes to it."""
     for count in (SEEDS, MOST_SEEDS):
         result = judge(BASELINE, pairs[:count], AccuracyLimits(), STEPS * 64)
         if result.verdict is not Noninferiority.INCONCLUSIVE or is_settled(BASELINE, pairs[:count]):
             break
-    return result.verdict is Noninferiority.PASS
+    return result.verdict
 
 
 def record(seeds: int) -> None:
@@ -151,8 +151,10 @@ def main() -> None:
     for name, curves in CURVES.items():
         for share in SHARES:
             chance = random.Random(f"{arguments.seed}:{name}:{share}")
-            hits = sum(passes(curves(chance, share)) for _ in range(arguments.screens))
-            print(f"{name:<26} {share:>4.0%}  {share_text(hits, arguments.screens)}", flush=True)
+            told = [verdict_of(curves(chance, share)) for _ in range(arguments.screens)]
+            passed, failed = (told.count(each) for each in (Noninferiority.PASS, Noninferiority.FAIL))
+            said = f"{share_text(passed, arguments.screens)} pass, {share_text(failed, arguments.screens)} fail"
+            print(f"{name:<26} {share:>4.0%}  {said}", flush=True)
 
 
 if __name__ == "__main__":
