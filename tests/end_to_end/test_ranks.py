@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.rank_scripts import UNENDING, ddp, run_ranks
 
+from tuner.analysis.ranks import SAME_BATCHES
 from tuner.child.records import Block, Facts, WindowEnd
 from tuner.child.torch.parts import KEEPS
 from tuner.child.torch.ranks import EXCHANGE_NOTHING
@@ -166,6 +167,15 @@ def test_ranks_that_exchange_nothing_are_told(tmp_path: Path) -> None:
     outcome = run_ranks(tmp_path, apart)
     assert outcome.complete, outcome.detail
     assert [remark for remark in outcome.knowledge.remarks if EXCHANGE_NOTHING in remark]
+
+
+def test_ranks_that_get_the_same_batches_are_told(straggling: tuple[Outcome, Path], tmp_path: Path) -> None:
+    """A script that leaves the sampler out trains all ranks on the same, or has each take its part of a batch."""
+    shared = ddp(step=SLOW).replace("batch_size=BATCH, sampler=sampler", "batch_size=BATCH")
+    outcome = run_ranks(tmp_path, shared)
+    assert outcome.complete, outcome.detail
+    assert SAME_BATCHES.format(2) in outcome.knowledge.remarks
+    assert SAME_BATCHES.format(2) not in straggling[0].knowledge.remarks
 
 
 @pytest.mark.slow

@@ -28,6 +28,10 @@ from tuner.child.wire import Entry
 
 LARGE_SKEW = 0.1
 """The share of a step that ranks wait for one of them, from which on people are told."""
+SAME_BATCHES = (
+    "each of its {0} ranks gets the same batches from its loader: samples/s counts every sample {0} times, and all"
+    " train on the same unless each takes a part of it (a DistributedSampler gives each rank its own)"
+)
 _WORST_FIRST = (Evidence.CONTRADICTED, Evidence.UNVERIFIABLE, Evidence.NOT_APPLICABLE, Evidence.VERIFIED)
 Kind = TypeVar("Kind", bound=Record)
 _Cell = Sequence[Sequence[Block]]
@@ -81,6 +85,7 @@ def united(entries: Sequence[Entry]) -> list[Entry]:
     blocks, losses = _joined_blocks(ranks), _mean_losses(ranks)
     skew = skew_of(entries)
     remarks = [skew.text] if skew is not None and skew.share >= LARGE_SKEW else []
+    remarks += [SAME_BATCHES.format(len(ranks))] if _get_the_same(ranks) else []
     result = []
     for entry in ranks[0].entries:
         record = entry.record
@@ -90,6 +95,13 @@ def united(entries: Sequence[Entry]) -> list[Entry]:
     at = ranks[0].entries[0].t if ranks[0].entries else 0.0
     merged = [*result, *blocks, *losses, *(Entry(at, note) for note in _notes(ranks))]
     return sorted(merged, key=lambda entry: entry.t)
+
+
+def _get_the_same(ranks: Sequence[_Rank]) -> bool:
+    """Whether each loader that trains gave the same first batch in all ranks."""
+    told = [facts[-1] for rank in ranks if (facts := rank.all_of(Facts))]
+    first = [tuple(use.first for use in facts.loaders if use.key in facts.training_loaders) for facts in told]
+    return len(ranks) == len(first) > 1 and len({*first}) == 1 and bool(first[0]) and "" not in first[0]
 
 
 @dataclass(frozen=True)

@@ -50,11 +50,13 @@ PlanLine = tuple[int, str, int | str | None, int | None]
 
 @dataclass(frozen=True)
 class LoaderUse:
-    """A place in the script where loaders (or datasets) are iterated. ``made`` is None where that isn't counted."""
+    """A place where loaders (or datasets) are iterated. ``made``: None where that isn't counted. ``first``: of one of
+    several ranks, a digest of its first batch."""
 
     key: str
     fetches: int
     made: int | None = None
+    first: str = ""
 
 
 def hold_lines(keys: Collection[str]) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tuner.analysis.measurement import measurement_of
-from tuner.analysis.ranks import LARGE_SKEW, skew_of, united, unlike_steps
+from tuner.analysis.ranks import LARGE_SKEW, SAME_BATCHES, skew_of, united, unlike_steps
 from tuner.child.records import (
     Block,
     Evidence,
@@ -13,6 +15,7 @@ from tuner.child.records import (
     FirstStep,
     Hello,
     KnobReport,
+    LoaderUse,
     Loss,
     Note,
     Phase,
@@ -150,6 +153,20 @@ def test_a_rank_that_waits_for_anothers_validation_holds_nobody_up() -> None:
     validates = [_block(at, alone_s=0.5) for at in (10, 20, 30, 40)]
     skew = skew_of(_entries([*waits], [*validates]))
     assert skew is not None and skew.share == 0.0
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "is_told"), [("a", "a", True), ("a", "b", False), ("", "", False), ("a", None, False)]
+)
+def test_ranks_that_get_the_same_batches_are_told(first: str, other: str | None, *, is_told: bool) -> None:
+    """Without a sampler that gives each rank its own each sample counts in all of them."""
+    own = [_block(at) for at in (11, 21, 31)]
+    uses = [(LoaderUse("train", 9, first=first), LoaderUse("test", 1, first="t"))]
+    uses += [] if other is None else [(LoaderUse("train", 9, first=other), LoaderUse("test", 1, first="t"))]
+    facts: list[Record] = [replace(FACTS, loaders=of, training_loaders=("train",)) for of in uses]
+    ranks = [[Hello(1, "3", "python"), FirstStep(1.0), *own, *facts[number : number + 1]] for number in range(2)]
+    remarks = [r for e in united(_entries(*ranks)) if isinstance(e.record, Facts) for r in e.record.remarks]
+    assert (SAME_BATCHES.format(2) in remarks) is is_told
 
 
 def test_ranks_that_take_other_steps_give_no_rate() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass
 from types import ModuleType
@@ -12,6 +13,8 @@ from .types import Tensor
 
 _MASK, _IDS = "attention_mask", "input_ids"
 _MOST_ARRAYS, _MOST_DIMENSIONS = 8, 4
+_MOST_TOLD, _FEWEST_UNLIKE = 4096, 8
+"""Numbers of each tensor, and how many unlike ones a tensor has that tells samples apart."""
 
 
 def tensors_of(torch: ModuleType, batch: object, depth: int = 0) -> list[Tensor]:
@@ -43,6 +46,22 @@ def _is_mapping(batch: object) -> bool:
 def _first_dimensions(torch: ModuleType, batch: object) -> list[int]:
     """Of its tensors; 0 of one without any."""
     return [int(t.size(0)) if t.dim() else 0 for t in tensors_of(torch, batch)]
+
+
+def told_apart_by(torch: ModuleType, batch: object) -> str:
+    """A digest of its numbers, by which batches of other samples differ from it; "" where it has too few unlike ones.
+
+    What is alike in all samples (a mask, zeros) tells none of them apart.
+    """
+    digest, is_telling = 0, False
+    for tensor in tensors_of(torch, batch)[:_MOST_ARRAYS]:
+        try:
+            numbers = tensor.detach().flatten()[:_MOST_TOLD].tolist()
+        except Exception:  # a sparse or nested one, another library's
+            continue
+        is_telling |= len({*numbers}) >= _FEWEST_UNLIKE
+        digest = zlib.crc32(repr(numbers).encode(), digest)
+    return f"{digest:08x}" if is_telling else ""
 
 
 def leading_dimension(torch: ModuleType, batch: object) -> int:

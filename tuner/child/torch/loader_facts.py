@@ -50,7 +50,7 @@ class LoaderFacts:
         """Facts of the data, and what the script wrote of each knob, or why it can't be turned."""
         facts, primary = self.session.facts, self.sources.primary
         facts.training_loaders = [loader.key for loader in self.sources.training()]
-        facts.loaders = [LoaderUse(x.key, x.fetches, x.made) for x in self.sources]
+        facts.loaders = [LoaderUse(x.key, x.fetches, x.made, x.first) for x in self.sources]
         facts.dataset_len = primary.dataset_len if primary is not None else None
         self._written_data(primary)
         self._written_loader(primary)

@@ -29,7 +29,7 @@ class Loader(DataSource):
     ``made_first``: how many loaders were made before the first of them.
     ``refused_beside``: as ``refused``, beside threads of JAX's.
     ``has_context``: whether the script says how its workers start. ``starts_anew``: whether the config has added some,
-    which are started anew.
+    which are started anew. ``first``: see ``LoaderUse``.
     """
 
     written: dict[str, Value | None] = field(default_factory=dict)
@@ -46,6 +46,7 @@ class Loader(DataSource):
     newest: Callable[[], LoaderIterator | None] = lambda: None
     anew: int = 0
     made_first: int = 0
+    first: str = ""
     _begun: ByIdentity[bool] = field(default_factory=ByIdentity)
 
     def is_made(self, dataset: Callable[[], object], unsized: str) -> None:

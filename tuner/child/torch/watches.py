@@ -10,7 +10,7 @@ from ..own_batches import OwnBatches, Spot
 from ..patches import patch
 from ..session import Session
 from ..watch import Watch
-from .batches import sizes_of
+from .batches import sizes_of, told_apart_by
 from .checkpoints import ResumeWatch
 from .compiled_turns import CompiledTurns
 from .ddp import DdpWatch
@@ -100,6 +100,9 @@ class TorchWatches:
 
     def _batch_fetched(self, key: str, batch: object, count: int) -> None:
         self.gradients.batch_fetched(key, batch, count)
+        source = self.loaders.sources[key]
+        if self.session.ranks > 1 and not source.fetches:
+            source.first = told_apart_by(self.torch, batch)
 
     def _backward_ran(self, leads: bool) -> None:
         if not self.session.may_be_of(FRAMEWORK):

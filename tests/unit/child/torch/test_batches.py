@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from tuner.child.torch.batches import Asked, asked_for, leading_dimension, ready_rows, shows_one, tensors_of
+from tuner.child.torch.batches import (
+    Asked,
+    asked_for,
+    leading_dimension,
+    ready_rows,
+    shows_one,
+    tensors_of,
+    told_apart_by,
+)
 
 Lengths = Sequence[int]
 
@@ -116,3 +124,13 @@ def test_what_cant_be_looked_into_holds_no_tensors(batch: Any) -> None:
     row = torch.zeros(2)
     [found] = tensors_of(torch, (batch, row))
     assert found is row
+
+
+def test_batches_of_other_samples_are_told_apart_where_anything_in_them_differs() -> None:
+    one, other = torch.randn(4, 8), torch.randn(4, 8)
+    mask = torch.ones(4, 16, dtype=torch.bool)
+    batches: list[Any] = [(one, mask), (one.clone(), mask), (other, mask), {"x": [one, mask]}]
+    told = [told_apart_by(torch, batch) for batch in batches]
+    assert told[0] and told[0] == told[1] == told[3] != told[2]
+    assert told_apart_by(torch, (mask, torch.zeros(4), torch.arange(4))) == "", "too few unlike numbers"
+    assert told_apart_by(torch, "no tensors") == ""
