@@ -75,3 +75,13 @@ def test_plain_python_that_lacked_memory_is_told_by_who_took_it() -> None:
     assert classify_plain(replace(by_error, others_took=OTHERS)) == (*full, OTHERS)
     killed = Traces([], baseline=True, status=int(signal.SIGKILL), oom_killed=True)
     assert classify_plain(killed)[:2] == own
+
+
+def test_what_is_killed_could_not_say_so() -> None:
+    """What it printed before is no reason: of a rank that was killed a banner of its libraries was told as one."""
+    banner = "oneDNN custom operations are on.\n"
+    killed = Traces([], baseline=True, status=int(signal.SIGKILL), log=banner)
+    assert classify_plain(killed) == (OutcomeKind.CRASHED, "signal-kill", "died of SIGKILL")
+    assert classify_plain(replace(killed, status=int(signal.SIGABRT)))[2] == f"died of SIGABRT: {banner.strip()}"
+    lacking = replace(killed, log=f"{banner}RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
+    assert "CUDA out of memory" in classify_plain(lacking)[2]
