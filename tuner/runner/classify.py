@@ -180,7 +180,8 @@ def _from_signal(traces: Traces) -> Judgement | None:
     if number == signal.SIGKILL and traces.oom_killed:
         return _INFEASIBLE, "host-oom", "the kernel killed it: the machine ran out of memory"
     matched = _reason_in(traces.log, traces)
-    last = last_line(traces.log)
+    told = number != signal.SIGKILL or matched in OUT_OF_MEMORY  # what is killed can't say so
+    last = last_line(traces.log) if told else ""
     detail = one_line(f"died of {name}: {last}" if last else f"died of {name}")
     if matched in OUT_OF_MEMORY or (matched and number == signal.SIGABRT):
         return (OutcomeKind.INFRASTRUCTURE if matched == "disk-full" else _INFEASIBLE), matched, detail
