@@ -168,12 +168,16 @@ LEFT_OUT = {
     "changed": ("x *= 2", "the script does more with x than to give it to functions that it compiles"),
     "kept": ("kept = [x]", "the script does more with x than to give it to functions that it compiles"),
     "drawn": ("", "slowly draws random numbers of the process, of which another thread would draw at other times"),
+    "own": ("", "RNG draws random numbers of its own: ahead, and so others once an epoch is broken off"),
 }
-INSTEAD = {"drawn": "return batch[0] + np.random.normal(), batch[1]\n\nnp.random.seed(1)"}
+INSTEAD = {
+    "drawn": "return batch[0] + np.random.normal(), batch[1]\n\nnp.random.seed(1)",
+    "own": "return batch[0] + RNG.normal(), batch[1]\n\nRNG = np.random.default_rng(1)",
+}
 OTHERS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("kept", "drawn")]
 
 
-@pytest.mark.parametrize("kind", ["changed", *OTHERS])
+@pytest.mark.parametrize("kind", ["changed", "own", *OTHERS])
 def test_batches_that_the_script_may_change_or_draw_are_not(kind: str, run_child: Run, write_script: Write) -> None:
     """Neither in a trial of the script as written, nor where a profile asks for it."""
     line, why = LEFT_OUT[kind]

@@ -12,7 +12,7 @@ from support.jax_here import jax
 from support.jax_trial import watched
 
 from tuner.child.jax.rebinding import UNREADABLE
-from tuner.child.jax.straight import DONATED, ELSEWHERE, OTHER_CALL, OTHER_LOOP, Straight
+from tuner.child.jax.straight import CHANGES, DONATED, ELSEWHERE, OTHER_CALL, OTHER_LOOP, Straight
 
 
 class Data:
@@ -28,9 +28,10 @@ class Data:
 
 
 class Holder:
-    """Has a compiled function as an attribute."""
+    """Has compiled functions as attributes."""
 
     step: Any = None
+    donating: Any = None
 
 
 def add(first: Any, *others: Any, **named: Any) -> Any:
@@ -43,6 +44,7 @@ def found(text: str, folder: Path) -> str:
     file.write_text(text)
     with watched():
         step = holder.step = jax.jit(add)
+        holder.donating = jax.jit(add, donate_argnums=2)  # the batch, where it is called as a method
         names = {"step": step, "other": jax.jit(lambda *a: a), "plain": add, "data": data, "holder": holder}
         names |= {"donating": jax.jit(add, donate_argnums=1), "state": 0, "jax": jax, "__name__": "__main__"}
         exec(compile(text, str(file), "exec", dont_inherit=True), names)
@@ -57,6 +59,7 @@ def found(text: str, folder: Path) -> str:
         "for batch in data:\n    state = step(state, batch['x'], y=batch['y'])\n    len(batch), batch['x'].shape[0]",
         "for x, (y, z) in data:\n    state, loss = step(state, (x, {'y': y}), *z), other(x)",
         "for number, batch in enumerate(data):\n    state = step(state, batch)\n    print(number)",
+        "for st, batch in enumerate(data):\n    state = step(state, batch)",
         "for number, batch in zip(range(2), data):\n    state = step(state, batch), number",
         "for batch in data:\n    state = holder.step(state, batch)",
         "for batch in data:\n    donating(batch, 1)",
@@ -83,8 +86,9 @@ ELSE = ELSEWHERE.format("batch")
         ("for batch in data:\n    step(state, batch.mean())", ELSE),
         ("kept = []\nfor batch in data:\n    kept.append(batch)", OTHER_CALL.format("batch", "kept.append")),
         ("for batch in data:\n    plain(state, batch)", OTHER_CALL.format("batch", "plain")),
-        ("for batch in data:\n    step(state, batch)\n    step = plain", OTHER_CALL.format("batch", "step")),
+        ("for batch in data:\n    step(state, batch)\n    step = plain", CHANGES.format("batch", "step")),
         ("for batch in data:\n    donating(state, batch)", DONATED.format("batch", "donating")),
+        ("for batch in data:\n    holder.donating(state, batch)", DONATED.format("batch", "holder.donating")),
         ("for batch in data:\n    donating(*[state], batch)", DONATED.format("batch", "donating")),
         ("batch = 1\nfor batch in data:\n    step(state, batch)\nprint(f'{batch}')", ELSE),
         ("def show():\n    print(batch)\nfor batch in data:\n    step(state, batch)", ELSE),

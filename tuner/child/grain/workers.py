@@ -33,6 +33,7 @@ READING = (
 DRAWS = "{} draws random numbers of the process, which are others in each worker"
 CALLS_JAX = "its data call JAX, which each worker would start beside the training's"
 DRAWS_HERE = "{} draws random numbers of the process, of which another thread would draw at other times"
+OWN_HERE = "{} draws random numbers of its own: ahead, and so others once an epoch is broken off"
 SET_OTHERWISE = "its data call JAX, which may be set otherwise in another thread"
 _ANEW = "its workers are started anew"
 _MAKING = ("default_rng", "Generator", "Philox", "PCG64", "MT19937", "SeedSequence", "RandomState", "Random")
@@ -68,10 +69,13 @@ def why_none(parts: Mapping[str, object], pipeline: object) -> str:
 def why_here(parts: Mapping[str, object]) -> str:
     """Why no other thread of this process may make the batches; "" where nothing shows that."""
     try:
-        drawn, calls_jax = _drawn(parts), any(map(_is_jax, _named(parts)))
+        drawn, generator = _drawn(parts), own_generator(parts) or own_generator(beside(parts, READING))
+        calls_jax = any(map(_is_jax, _named(parts)))
     except Exception as error:  # as above
         return f"its data can't be looked into: {type(error).__name__}"
-    return DRAWS_HERE.format(drawn) if drawn else SET_OTHERWISE if calls_jax else ""
+    if drawn:
+        return DRAWS_HERE.format(drawn)
+    return OWN_HERE.format(generator) if generator else SET_OTHERWISE if calls_jax else ""
 
 
 def _why_otherwise(parts: Mapping[str, object]) -> str:

@@ -21,6 +21,7 @@ from .rebinding import UNREADABLE, Source, is_read_in, source_of, span_at, span_
 OTHER_LOOP = "no for loop of the script's, nor next(), takes its batches as they are given"
 ELSEWHERE = "the script does more with {} than to give it to functions that it compiles"
 OTHER_CALL = "the script gives {} to {}, which it hasn't compiled by jax.jit"
+CHANGES = "the script gives {} to {}, which a loop gives another value"
 DONATED = "the script donates {} to {}"
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _HARMLESS = frozenset({"shape", "ndim", "size"})
@@ -132,12 +133,15 @@ class _Look:
             return ""
         called, text = self._value(call.func), ast.unparse(call.func)
         making = called._autotune[3] if isinstance(called, Jitted) else None
-        if not isinstance(making, Making) or self._may_change(call.func):
+        if not isinstance(making, Making):
             return OTHER_CALL.format(name, text)
+        if self._may_change(call.func):
+            return CHANGES.format(name, text)
         numbers = making.options.get("donate_argnums")
         is_first_spread = any(isinstance(each, ast.Starred) for each in call.args)
         donated = (numbers,) if isinstance(numbers, int) else tuple(numbers or ())
-        place = call.args.index(given) if given in call.args and not is_first_spread else None
+        is_method = isinstance(call.func, ast.Attribute)  # whose first argument isn't in the call
+        place = call.args.index(given) if given in call.args and not (is_first_spread or is_method) else None
         may_be = bool(donated) and (place is None or place in donated or min(donated) < 0)
         if making.options.get("donate_argnames") or may_be:
             return DONATED.format(name, text)
@@ -145,10 +149,13 @@ class _Look:
 
     def _may_change(self, called: ast.expr) -> bool:
         """Whether a loop of this scope gives another value to what is called."""
-        text, loops = ast.unparse(called), (ast.For, ast.While)
+        loops, of_it = (ast.For, ast.While), {ast.unparse(called)}
+        while isinstance(called, ast.Attribute):
+            called = called.value
+            of_it.add(ast.unparse(called))
         for node in ast.walk(self._within):
             is_stored = isinstance(getattr(node, "ctx", None), ast.Store) and isinstance(node, ast.Name | ast.Attribute)
-            is_of_it = is_stored and text.startswith(ast.unparse(node))
+            is_of_it = is_stored and ast.unparse(node) in of_it
             if is_of_it and any(isinstance(each, loops) for each in self._around(node)):
                 return True
         return False
