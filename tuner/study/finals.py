@@ -17,7 +17,7 @@ from tuner.model import BASELINE, Config, Phase, Ratio, Trial, Verdict, Winner
 from tuner.storage.database import NewTrial
 from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import StudyContext
-from tuner.study.schedules import Contest, all_finals, begun, more_rounds, save, schedule_of, was_judged
+from tuner.study.schedules import GROWTH, Contest, all_finals, begun, more_rounds, save, schedule_of, was_judged
 from tuner.study.screens import screen_of
 
 LEFT_BEHIND = 0.9
@@ -96,7 +96,7 @@ def _run_rounds(study: StudyContext, schedule: Schedule) -> tuple[Schedule, int]
         number = left[0][0]
         if not in_time:
             return schedule, number - 1
-        if number != begun and number > FEWEST_ROUNDS:
+        if number != begun and _are_compared(number - 1):
             ahead = _without_left_behind(study, schedule)
             if ahead != schedule:
                 save(study, ahead)
@@ -121,6 +121,16 @@ def _run_rounds(study: StudyContext, schedule: Schedule) -> tuple[Schedule, int]
         if not finished:
             return schedule, number - 1
         _report_pairs(study, schedule, finished)
+
+
+def _are_compared(rounds: int) -> bool:
+    """Whether candidates are held against each other after so many rounds: seldom, since each time one may drop out by
+    bad luck.
+    """
+    at = FEWEST_ROUNDS
+    while at < rounds:
+        at = math.ceil(GROWTH * at)
+    return at == rounds
 
 
 def _run_interrupted(study: StudyContext, schedule: Schedule) -> bool:
@@ -315,17 +325,19 @@ def _without_left_behind(study: StudyContext, schedule: Schedule) -> Schedule:
     """The schedule without the candidates that are unlikely to be the fastest: their rounds' time goes to the others.
 
     They count as candidates all the same, so that the error is divided as it was. One that reaches a loss later than
-    the script as written leads nobody.
+    the script as written leads nobody; who would be judged now stays.
     """
-    objective, ratios = study.plan.objective, list[tuple[Trial, Ratio]]()
+    objective, ratios, lows = study.plan.objective, list[tuple[Trial, Ratio]](), dict[int, float]()
     failed = failed_in(study.trials, objective)
     still = [one for one in schedule.candidates if one.number not in schedule.dropped and one.config not in failed]
     for trial in still:
         contest = contest_of(schedule, trial.config, study.trials, objective)
         if contest is not None and contest.enough:
             ratios.append((trial, contest.pairs.ratio(LEFT_BEHIND, objective)))
+            lows[trial.number] = contest.bound.low
     leads = max((own.ratio for trial, own in ratios if not _is_later(study, trial, own)), default=0.0)
-    behind = [trial.number for trial, own in ratios if own.high < leads]
+    judged = max(lows, key=lambda number: lows[number], default=None)
+    behind = [trial.number for trial, own in ratios if own.high < leads and trial.number != judged]
     return replace(schedule, dropped=(*schedule.dropped, *behind))
 
 
