@@ -92,10 +92,12 @@ folder: Path, script: Path, *argv: str, fresh: bool, config: Any = None, **field
 def run(runner: ProcessRunner, request: TrialRequest) -> Outcome:
     """The trial to its outcome.
 
-    Without pytest's own variable: it changes from test to test, and servers fork what finds the same as they did.
+    Without pytest's own variable: it changes from test to test, and servers fork what finds the same as they did. One
+    server at a time is loaded for trials that follow each other: each takes as long as a fresh start.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PYTEST_CURRENT_TEST", raising=False)
+        patch.setattr(fork_servers, "AT_ONCE", 1)
         return runner.run(request, threading.Event())
 
 
