@@ -80,8 +80,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "a run": {"config": {"cudnn_benchmark": True}, "mode": "apply"},
 }  # fmt: skip
 CASES = [
-    pytest.param("model", "as written", "eager"),
     pytest.param("blocks", "a trial", "eager"),
+    pytest.param("model", "as written", "eager", marks=pytest.mark.slow),
     *(pytest.param("model", way, "inductor", marks=pytest.mark.slow) for way in WAYS),
     *(pytest.param(kind, way, "eager", marks=pytest.mark.slow) for kind in OTHERS for way in WAYS),
     *(pytest.param("step", way, "eager", marks=pytest.mark.slow) for way in ("as written", "a trial")),

@@ -77,11 +77,12 @@ def test_steps_in_one_call_train_as_single_ones(run_child: Run, write_script: Wr
     assert told[0] == told[1] and len(told[0]) == EPOCHS
 
 
+@pytest.mark.slow  # of JAX' own devices: test_jax_devices.py; of a strategy's replicas: test_tf_devices.py
 @pytest.mark.parametrize(
     ("kind", "devices", "says"),
     [
         ("none", 4, "error: the profile was proven on 4 devices, and the script computes on one device"),
-        pytest.param("data", 4, "in effect: batch_size", marks=pytest.mark.slow),
+        ("data", 4, "in effect: batch_size"),
     ],
 )
 def test_a_profile_is_for_as_many_devices(

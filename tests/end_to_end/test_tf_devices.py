@@ -83,13 +83,17 @@ def test_samples_and_batches_are_those_of_all_replicas(
     assert (larger.facts["steps"], larger.facts["samples"]) == (EPOCHS * -(-ROWS // (2 * SIZE)), ROWS * EPOCHS)
 
 
-@pytest.mark.parametrize(
-    "kind", ["loop", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("mean", "batches"))]
-)
+@pytest.mark.slow  # those of a loop that sums them: with knobs of its data, below
+@pytest.mark.parametrize("kind", ["loop", "mean", "batches"])
 def test_losses_are_those_of_all_replicas(kind: str, run_child: Run, write_script: Callable[..., Path]) -> None:
     """The sum of what each has, by which a strategy's gradients go, or their mean where the script takes that."""
     ran = run_child(write_script(SCRIPT), argv=(kind,), window=WHOLE, seed=1)
     assert ran.returncode == 0, ran.output
+    its_losses_are_told(ran)
+
+
+def its_losses_are_told(ran: Any) -> None:
+    """Each one that the script prints, but for the first."""
     losses = [float.fromhex(loss) for loss in losses_of(ran.output)]
     told = [record["value"] for record in ran.of("loss")]
     assert len(losses) == EPOCHS * -(-ROWS // SIZE)
@@ -116,6 +120,8 @@ def test_knobs_of_the_data_are_seen_at_work_for_all_replicas(
     assert {knob: turned.evidence(knob) for knob in config} == dict.fromkeys(config, "verified"), turned.of("knob")
     told = [[record["value"] for record in ran.of("loss")] for ran in (as_written, turned)]
     assert told[0] == told[1] and len(told[0]) > 30
+    if kind == "loop":
+        its_losses_are_told(as_written)
     assert losses_of(turned.output) == losses_of(as_written.output)
 
 
