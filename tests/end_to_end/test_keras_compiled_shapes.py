@@ -55,7 +55,7 @@ def test_a_tensor_of_unknown_rank_is_left_out(begin: Begin) -> None:
     shapes = fits.steps.graph.shapes
 
     def note(unknown: Any, known: Any) -> None:
-        shapes.note([unknown, known])
+        shapes.note([unknown, known], 1)
 
     noted = tf.function(note, input_signature=[tf.TensorSpec(None), tf.TensorSpec([None, 2])])
     for rows in (3, 3, 4):

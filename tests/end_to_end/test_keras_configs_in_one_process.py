@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
 
-from tuner.child.records import Block, Phase, SwitchedTo, Window
+from tuner.child.records import Block, DisturbedTurn, Phase, SwitchedTo, Window
 from tuner.devices.cpu import cpu_device
 from tuner.model import Config, Outcome, OutcomeKind, Rotated, Script
 from tuner.runner.process import ProcessRunner
@@ -127,6 +128,38 @@ def test_a_queue_that_others_turns_would_fill_flatters_nobody(tmp_path: Path) ->
     blocks = [each for each in switches if isinstance(each, Block) and each.turn and each.phase is Phase.WINDOW]
     known = [each for each in blocks if each.ready_before is not None and each.ready_after is not None]
     assert len(known) > 0.7 * sum(not each.flagged for each in blocks), "but where an epoch ends, which leaves nothing"
+
+
+COMPILED = """
+import os
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+import keras, numpy, tensorflow as tf
+x = numpy.random.default_rng(0).random((6_405, 16), dtype="float32")
+data = tf.data.Dataset.from_tensor_slices((x, x.sum(1, keepdims=True))).batch(16)
+hidden = [keras.layers.Dense(16, "relu") for _ in range(12)]
+model = keras.Sequential([keras.Input((16,)), *hidden, keras.layers.Dense(1, dtype="float32")])
+model.compile(optimizer="adam", loss="mse", jit_compile=True)
+while True:
+    model.fit(data, epochs=20, verbose=0)
+"""
+
+
+@pytest.mark.timed
+@pytest.mark.slow  # step by step: test_keras_switched.py
+def test_what_xla_compiles_for_the_last_batch_of_an_epoch_is_in_no_turn(tmp_path: Path) -> None:
+    """Nothing tells of its size before: each of them compiles its step for it in the turn in which it comes first."""
+    script = tmp_path / "train.py"
+    script.write_text(COMPILED)
+    outcome = run(tmp_path, script, (SEVERAL, BF16))
+    assert outcome.kind is OutcomeKind.COMPLETE, outcome.detail
+    assert not any(each.fault for each in outcome.rotation), outcome.rotation
+    records = [entry.record for entry in read_records(tmp_path / "trial/records.jsonl")]
+    apart = {each.turn for each in records if isinstance(each, DisturbedTurn)}
+    apart |= {each.turn for each in records if isinstance(each, SwitchedTo) and each.warm_up}
+    blocks = [each for each in records if isinstance(each, Block) and each.turn and each.phase is Phase.WINDOW]
+    ordinary = median(block.seconds / block.steps for block in blocks if block.steps)
+    slow = [block for block in blocks if block.turn not in apart and block.seconds > 0.3 + 50 * ordinary]
+    assert not slow, slow
 
 
 @pytest.mark.slow  # in this process: test_keras_claims.py

@@ -261,6 +261,38 @@ def test_batches_of_another_shape_are_no_figure_of_a_config() -> None:
     assert doubts == [not_rewritten, "its step was traced anew in its turn, by batches of another shape"]
 
 
+def test_a_turn_in_which_xla_compiles_for_another_size_is_told() -> None:
+    """The last batch of a dataset is smaller, as nobody knows before: neither the script's own step nor a config's is
+    compiled for it until it comes.
+    """
+    trial, told = rotating(BF16), list[str]()
+
+    def begin(switcher: KerasSwitcher, made: Any) -> None:
+        switcher.begin()
+        switcher.to(BF16)
+
+    def tell(switcher: KerasSwitcher, made: Any, config: Knobs) -> None:
+        told.append(switcher.disturbed(config))
+        switcher.to({})
+
+    def of_the_config(switcher: KerasSwitcher, made: Any) -> None:
+        tell(switcher, made, BF16)
+
+    def as_written(switcher: KerasSwitcher, made: Any) -> None:
+        tell(switcher, made, {})
+
+    epoch = -(-ROWS // BATCH)
+    acting(
+        trial, {3: begin, epoch: of_the_config, 10: as_written, 2 * epoch: as_written, 3 * epoch: as_written}
+    )
+    import tensorflow as tf
+
+    data = tf.data.Dataset.from_tensor_slices(arrays(ROWS)).batch(BATCH)
+    network(jit_compile=True).fit(data, epochs=3, verbose=0)
+    compiled = "XLA compiled its step for 1 other shapes of batches"
+    assert told == [compiled, "", compiled, ""]
+
+
 def test_a_loop_without_fit_has_none() -> None:
     trial = rotating(SEVERAL)
     made = network()

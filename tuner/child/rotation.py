@@ -111,6 +111,8 @@ class Rotation(Rotating):
                 self._leave(self._now, f"did not take effect: {doubt}")
             elif not self._warms_up:
                 self._look_for_disturbance()
+        elif self._switcher is not None:
+            self._look_for_disturbance()
         if not self.ended:
             self._next()
         return time.perf_counter() - began
@@ -204,13 +206,15 @@ class Rotation(Rotating):
             self._leave((place, staying[place]), f"is far behind after {self._rounds} of {ROUNDS} rounds", slow=True)
 
     def _look_for_disturbance(self) -> None:
-        """The turn of a config that has ended doesn't count where it held something else; with too many it leaves."""
+        """The turn that has ended doesn't count where it held something else. A config with too many of them leaves."""
         assert self._switcher is not None
         place, reason = self._now[0], self._switcher.disturbed(self._now[1])
         if not reason or place in self._gone:
             return
         self._recorder.emit(DisturbedTurn(self.current, reason))
         self._tally.leave_out(self.current)
+        if not place:
+            return
         self._disturbed[place] = self._disturbed.get(place, 0) + 1
         if self._disturbed[place] >= MOST_DISTURBED:
             self._leave(self._now, f"has too few turns that count: in {MOST_DISTURBED} of them {reason}")

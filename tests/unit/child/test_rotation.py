@@ -206,6 +206,25 @@ def test_nobody_is_judged_by_a_turn_that_does_not_count() -> None:
     assert not log.of("left") and len(turns) == ROUNDS
 
 
+def test_a_turn_of_the_script_as_written_counts_no_more_than_a_config_s_where_it_held_something_else() -> None:
+    """By its turns all configs are judged: one that compiled for 5 s made each of them 100 times as fast."""
+
+    class Once(MadeUp):
+        def disturbed(self, config: Mapping[str, Value]) -> str:
+            return self.told.pop("disturbed", "") if not config else ""
+
+    log = Log()
+    rotation = Rotation(log, [A, B], Once(disturbed="1 graphs were compiled anew"), lambda why: None)
+    for _ in range(100):
+        rotation.wait(enough=False, whole=True)
+        if not rotation.ended:
+            is_first = not log.of("switch")[-1]["config"] and not log.of("disturbed-turn")
+            rotation.measured(Block(Phase.WINDOW, 10, 1.0 if is_first else 100.0, 1.0, 0.0, turn=rotation.current))
+    [disturbed] = log.of("disturbed-turn")
+    assert next(switch for switch in log.of("switch") if not switch["config"])["turn"] == disturbed["turn"]
+    assert not log.of("left") and measured(log).count(A) == measured(log).count(B) == ROUNDS
+
+
 def test_an_obstacle_is_told_and_nothing_switched() -> None:
     rotation, made_up, log, refused = rotated([A, B], {"obstacle": "it is compiled"})
     assert rotation.ended and refused == ["it is compiled"]

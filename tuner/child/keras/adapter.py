@@ -91,7 +91,9 @@ class KerasAdapter(Adapter):
         datasets = self.watches.datasets
         full = int(datasets is not None and datasets.filling.begins_anew)
         steps = self.watches.fits.steps if self.watches.fits is not None else None
-        shapes = steps.graph.shapes.number if steps is not None and steps.graph is not None else 0
+        # Where configs take turns one of them is left out instead: see ``KerasSwitcher.disturbed``.
+        noted = steps.graph if steps is not None and steps.by_turns is None else None
+        shapes = noted.shapes.number if noted is not None else 0
         return full + in_loops + shapes + (steps.traces if steps is not None else 0)
 
     def ready(self) -> float | None:

@@ -89,7 +89,9 @@ class StepsByTurns:
             ]  # fmt: skip
             return tf.nest.pack_sequence_as(self._spec, flat)
 
-        return iter(tf.data.Dataset.from_tensors(batch).repeat(count).map(relaxed))
+        options = tf.data.Options()
+        options.autotune.enabled = False  # an iterator that is tuned may come to its end tens of seconds late
+        return iter(tf.data.Dataset.from_tensors(batch).repeat(count).map(relaxed).with_options(options))
 
     def rows_of(self, batch: Structure) -> int:
         """The samples of a batch; 0 where its parts don't agree on it."""

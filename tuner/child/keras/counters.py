@@ -55,16 +55,16 @@ class GraphCounters:
         """Those that are added to."""
         return [each for each in (self._samples, self._largest, self._wait_s) if each is not None]
 
-    def count(self, data: Structure, strategy: Strategy, *, compiled: bool = False) -> None:
+    def count(self, data: Structure, strategy: Strategy, *, compiled: int = 0) -> None:
         """Adds the leading dimension of a step's batch; called while the training function is traced or runs.
 
-        ``compiled``: XLA compiles the step, for each shape of a batch.
+        ``compiled``: the number of the function where XLA compiles its step, for each shape of a batch; else 0.
         """
         tf = self.tf
         if self._samples is None or self._largest is None:
             return
         if compiled:
-            self.shapes.note([value for value in tf.nest.flatten(data) if isinstance(value, tf.Tensor)])
+            self.shapes.note([value for value in tf.nest.flatten(data) if isinstance(value, tf.Tensor)], compiled)
         for value in tf.nest.flatten(data):
             parts = strategy.experimental_local_results(value)
             tensors = [part for part in parts if isinstance(part, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor))]

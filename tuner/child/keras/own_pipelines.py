@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -128,7 +129,7 @@ class OwnPipelines:
         key = tuple(sorted(wanted.items()))
         if key not in self._own:
             self._own[key], _ = self._made(wanted)
-        iterator: Any = iter(self._own[key].dataset)
+        iterator = self._begun(self._own[key].dataset)
         next(iterator)
         by_turns.own = iterator
         fits.steps.queues.fetches_from(iterator)
@@ -158,11 +159,17 @@ class OwnPipelines:
         made = own.apart(node).build()
         if made.element_spec != dataset.element_spec:
             raise Refused("its batches would have another shape, for which the step would be traced anew")
-        iterator = iter(made)
+        iterator = self._begun(made)
         batches = [next(iterator) for _ in range(PREPARED_BATCHES)]
         self._check_rows(batches)
         plan = _plan_of(datasets, iterator)
         return _Own(made, self._judged(wanted, made, plan)), plan
+
+    def _begun(self, dataset: Dataset) -> Any:
+        """An iterator that ends with its last reference: no thread of it runs on in others' turns."""
+        ends = self._watches.ends
+        with nullcontext() if ends is None else ends.in_place():
+            return iter(dataset)
 
     def _check_rows(self, batches: Sequence[Structure]) -> None:
         """Raises ``Refused`` where these hold more samples than any of the script's, as where one is all its data."""

@@ -8,27 +8,26 @@ from types import ModuleType
 from ..tensorflow.counters import plain_variable
 from ..tensorflow.types import Tensor, Variable
 
-_SLOTS = 1009
+_SLOTS = 8191
 """A prime: two shapes share a slot by chance only, and the second one's compilation is then taken for training."""
 
 
 class CompiledShapes:
-    """How many shapes the training graph was given. They are noted in the graph, on the host, while it runs; where none
-    are, nothing is made or read.
+    """How many shapes training functions were given, each function's counted by themselves. They are noted in the
+    graph, on the host, while it runs; where none are, nothing is made or read.
     """
 
     def __init__(self, tf: ModuleType) -> None:
         self._tf = tf
-        self._before = 0
+        self._functions = 0
         self._seen: Variable | None = None
 
-    def begin_anew(self) -> None:
-        """Another training function is made, for which every shape is compiled again."""
-        if self._seen is not None:
-            self._before = self.number
-            self._seen.assign(self._tf.zeros_like(self._seen))
+    def another_function(self) -> int:
+        """The number of a function that is made now, for which every shape is compiled again."""
+        self._functions += 1
+        return self._functions
 
-    def note(self, tensors: Sequence[Tensor]) -> None:
+    def note(self, tensors: Sequence[Tensor], function: int) -> None:
         """To be called while the graph is traced: notes the tensors' shape in each of its runs."""
         tf = self._tf
         if self._seen is None:
@@ -38,7 +37,7 @@ class CompiledShapes:
         # Asked where the tensors lie: to ask elsewhere would copy them there.
         shapes = [tf.shape(tensor, out_type=tf.int64) for _, tensor in known]
         with tf.device("/CPU:0"):
-            code = tf.constant(0, tf.int64)
+            code = tf.constant(4001 * (function - 1), tf.int64)
             for (index, tensor), shape in zip(known, shapes, strict=True):
                 factors = [(7 * index + 2) ** 2 + 31 * axis for axis in range(tensor.shape.rank or 0)]
                 code += tf.reduce_sum(shape * tf.constant(factors, tf.int64))
@@ -46,6 +45,5 @@ class CompiledShapes:
 
     @property
     def number(self) -> int:
-        """So far, those before ``begin_anew`` among them. Reading waits for the steps that are under way."""
-        now = 0 if self._seen is None else int(self._tf.reduce_sum(self._seen).numpy())
-        return self._before + now
+        """So far, of all functions. Reading waits for the steps that are under way."""
+        return 0 if self._seen is None else int(self._tf.reduce_sum(self._seen).numpy())

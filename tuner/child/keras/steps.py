@@ -302,13 +302,12 @@ class StepWatch:
     def _counted(self, model: Model, run: TrainFunction) -> TrainFunction:
         """A step that counts its batch, outside of what is compiled."""
         graph, gradients = self.graph, self.gradients
-        watched = bool(model.jit_compile) and not model.run_eagerly and self.by_turns is None  # that rehearses
-        if graph is not None:
-            graph.shapes.begin_anew()
+        is_compiled = graph is not None and model.jit_compile and not model.run_eagerly
+        number = graph.shapes.another_function() if graph is not None and is_compiled else 0
 
         def counted(data: Structure) -> object:
             if self.nesting.fits and graph is not None:
-                graph.count(data, model.distribute_strategy, compiled=watched)
+                graph.count(data, model.distribute_strategy, compiled=number)
                 if gradients is not None:
                     gradients.batch_begins(data)
             return run(data)

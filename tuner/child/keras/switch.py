@@ -64,6 +64,8 @@ class KerasSwitcher(Switcher):
         self._now: Prepared | None = None
         self._on: dict[str, Value] = {}
         self._pipelines = OwnPipelines(watches)
+        self._shapes_before = 0
+        """For which XLA had compiled what trains, before the turn under way."""
 
     # what can be switched
 
@@ -154,6 +156,17 @@ class KerasSwitcher(Switcher):
             self._unset()
             self._take(self._written)
             raise
+        self._shapes_before = self._shapes
+
+    def disturbed(self, config: Mapping[str, Value]) -> str:
+        """As ``Switcher.disturbed``: a batch of another size may come after the config was prepared."""
+        count = self._shapes - self._shapes_before
+        return f"XLA compiled its step for {count} other shapes of batches" if count else ""
+
+    @property
+    def _shapes(self) -> int:
+        """For which XLA has compiled what trains."""
+        return self._fits.steps.graph.shapes.number if self._fits.steps.graph is not None else 0
 
     def _function_of(self, config: Mapping[str, Value]) -> Prepared:
         """Its training function, with its settings on."""

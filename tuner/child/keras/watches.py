@@ -31,6 +31,7 @@ class Watches:
         self.keras: ModuleType | None = None
         self.strategies: StrategyWatch | None = None
         self.datasets: DatasetWatch | None = None
+        self.ends: IteratorEnds | None = None
         self.loops: LoopWatch | None = None
         self.mixed_precision: MixedPrecisionWatch | None = None
         self.policy = PolicyWatch(session)
@@ -81,8 +82,9 @@ class Watches:
             self.session.applied.attend(self.session.feeds.all[-1].effects)
 
     def _watch_datasets(self, tf: ModuleType) -> DatasetWatch:
-        if self.session.clock.turns is not None:  # those of trials: a rotation gives its own later
-            IteratorEnds(self.session, tf).install()
+        if self.session.clock.turns is not None or self.session.request.rotation:
+            self.ends = IteratorEnds(self.session, tf)
+            self.ends.install()
         datasets = DatasetWatch(self.session, tf)
         datasets.install()
         return datasets

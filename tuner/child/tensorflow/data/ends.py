@@ -11,8 +11,10 @@ from __future__ import annotations
 import atexit
 import sys
 import threading
+import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from queue import SimpleQueue
 from types import ModuleType
 
@@ -20,8 +22,8 @@ from ...patches import patch
 from ...session import Session
 from ..types import Dataset
 
-MOST_WAITING = 1
-"""Iterators that wait while another one ends: each may hold a full buffer. All others end where they are let go."""
+MOST_ENDING, MOST_WAITING = 2, 1
+"""Iterators that end at once, and that wait while these do: each may hold a full buffer. Others end in their place."""
 LONGEST_S = 5.0
 """So long the end of the process waits for those that are under way."""
 
@@ -30,14 +32,23 @@ Held = list[object]
 
 
 class IteratorEnds:
-    """Has a thread of its own drop the resources of the iterators that the script lets go."""
+    """Has threads of its own drop the resources of the iterators that the script lets go."""
 
     def __init__(self, session: Session, tf: ModuleType) -> None:
         self._session = session
         self._tf = tf
         self._let_go: SimpleQueue[Held | None] = SimpleQueue()  # put to by whatever collects garbage, within any call
-        self._thread: threading.Thread | None = None
-        self._has_ended = False
+        self._threads: list[threading.Thread] = []
+        self._has_ended = self._in_place = False
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Iterators that begin meanwhile end where they are let go."""
+        self._in_place = True
+        try:
+            yield
+        finally:
+            self._in_place = False
 
     def install(self) -> None:
         """Patches what makes the resource of an iterator."""
@@ -46,7 +57,7 @@ class IteratorEnds:
     def _create(self, original: Callable[[object, Dataset], None]) -> Callable[[object, Dataset], None]:
         def _create_iterator(iterator: object, dataset: Dataset) -> None:
             original(iterator, dataset)
-            if self._session.here and self._tf.executing_eagerly():
+            if self._session.here and not self._in_place and self._tf.executing_eagerly():
                 self._start()
                 held: Held = [iterator._iterator_resource]  # type: ignore[attr-defined]  # just made
                 weakref.finalize(iterator, self._is_gone, held).atexit = False
@@ -54,9 +65,10 @@ class IteratorEnds:
         return _create_iterator
 
     def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._drop, daemon=True, name="autotune-iterator-ends")
-            self._thread.start()
+        if not self._threads:
+            for _ in range(MOST_ENDING):
+                self._threads.append(threading.Thread(target=self._drop, daemon=True, name="autotune-iterator-ends"))
+                self._threads[-1].start()
             atexit.register(self._end)
 
     def _is_gone(self, held: Held) -> None:
@@ -70,6 +82,8 @@ class IteratorEnds:
 
     def _end(self) -> None:
         self._has_ended = True
-        self._let_go.put(None)
-        if self._thread is not None:
-            self._thread.join(LONGEST_S)
+        for _ in self._threads:
+            self._let_go.put(None)
+        until = time.monotonic() + LONGEST_S
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
