@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.keras_trials import Trial, arrays, begin, keras, model
 from support.rates import naive
 
-pytestmark = pytest.mark.timeout(300)
+__all__ = ["begin"]
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
 # It takes its own time: that of all but its validation, as whoever holds two runs of it against each other does.
 OWN_CLOCK = """
@@ -94,3 +96,18 @@ def test_the_first_step_behind_a_validation_takes_its_time(
     own = float(ran.output.rpartition("by its own clock:")[2].split()[0])
     assert any(block["flagged"] for block in ran.of("block")), "validation is set apart"
     assert naive(ran) == pytest.approx(own, rel=0.05)
+
+
+@pytest.mark.parametrize(("epochs", "updates"), [(12, 3), (3, 0)])
+def test_a_step_may_take_several_epochs(begin: Callable[..., Trial], epochs: int, updates: int) -> None:
+    """Keras sums gradients over the end of an epoch; of a script that ends before the first update that is said."""
+    trial = begin()
+    x, y = arrays(128)
+    made = model(optimizer=keras().optimizers.SGD(gradient_accumulation_steps=16))
+    made.fit(x, y, batch_size=32, epochs=epochs, verbose=0)
+    facts = trial.end()
+    assert trial.session.clock.total_steps == updates == int(made.optimizer.iterations)
+    assert facts["samples"] == (128 * epochs if updates else 0)
+    failures = [record["detail"] for record in trial.log.of("failure")]
+    told = "it trains on 12 batches in all, and its gradient_accumulation_steps is 16: "
+    assert failures == ([] if updates else [f"{told}Keras updates no weights before so many"])

@@ -18,6 +18,7 @@ from ..watch import Watch
 from .applied import AppliedKnobs
 from .evidence import Observation
 from .losses import LossReader
+from .model import accumulation_of
 from .switch import KerasSwitcher
 from .watches import Watches
 
@@ -183,3 +184,17 @@ class KerasAdapter(Adapter):
         if self.session.trained_by == FRAMEWORK:
             Observation(self.session, self.watches).observe()
             self._remark_what_is_unseen()
+            self._tell_of_no_update()
+
+    def _tell_of_no_update(self) -> None:
+        """Fails where the script ended before Keras updated anything: it sums more gradients than it has batches."""
+        fits, session = self.watches.fits, self.session
+        if fits is None or fits.call is None or session.clock.total_steps or session.ended_badly:
+            return
+        batches, summed = fits.steps.batches_trained, accumulation_of(fits.call.model)
+        if 0 < batches < summed:
+            session.fail(
+                "unsupported",
+                f"it trains on {batches} batches in all, and its gradient_accumulation_steps is {summed}: Keras updates"
+                " no weights before so many",
+            )
