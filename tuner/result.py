@@ -125,11 +125,12 @@ class StudyResult:
     searched; ``tiers`` what each knob may change: 1 nothing but speed, 2 the numerics, 3 the optimisation.
     ``bests`` are the best configs of each tier. ``knowledge`` is what applying a config needs in the child.
     ``broke_it`` are the watches that broke the script, and were left out; ``fault`` is the file that tells of it.
-    ``disturbed`` of the search trials with a figure were disturbed by others. ``winner``, ``best`` and ``best_gain``
-    keep the effective batch, unless that was free; ``larger`` is the best config that makes it larger, None where none
-    was measured, and ``no_larger`` says why none was tried, "" where that wasn't asked for. ``objective`` is what gains
-    are by: how much sooner a loss is reached is told where it is a rate. ``lacked_time`` is the fastest candidate that
-    keeps the effective batch and had no time for its proof; None where there is none.
+    ``disturbed`` of the search trials with a figure were disturbed by others. ``baseline_disturbed`` is what disturbed
+    the script as written where ``best_gain`` is by that run alone, "" where nothing did. ``winner``, ``best`` and
+    ``best_gain`` keep the effective batch, unless that was free; ``larger`` is the best config that makes it larger,
+    None where none was measured, and ``no_larger`` says why none was tried, "" where that wasn't asked for.
+    ``objective`` is what gains are by: how much sooner a loss is reached is told where it is a rate. ``lacked_time`` is
+    the fastest candidate that keeps the effective batch and had no time for its proof; None where there is none.
     """
 
     study: StudyFacts
@@ -151,6 +152,7 @@ class StudyResult:
     broke_it: tuple[str, ...] = ()
     fault: str = ""
     disturbed: int = 0
+    baseline_disturbed: str = ""
     larger: LargerBatch | None = None
     no_larger: str = ""
     objective: Objective = RATE
@@ -164,6 +166,12 @@ class StudyResult:
             return ""
         others = "other processes or the hypervisor disturbed"
         return f"{others} {self.disturbed} of the {len(measured)} trials of the search"
+
+    @property
+    def roughness(self) -> str:
+        """Why ``best_gain`` is a rough one beside being that of a single trial, for people; "" where it isn't."""
+        by_that = f"the script as written was disturbed when it was measured: {self.baseline_disturbed}"
+        return self.cannot_tell or (by_that if self.baseline_disturbed else "")
 
     @property
     def improved(self) -> bool:

@@ -177,7 +177,7 @@ def _unproven(result: StudyResult) -> list[str]:
         if result.objective.is_rate and result.objective.planned_samples is None
         else f"the best single trial{kept} was {config_text(best.config)}: {gain} {_better(result.objective)}",
     ]
-    return [*lines, f"that is no more than a hint: {result.cannot_tell}"] if result.cannot_tell else lines
+    return [*lines, f"that is no more than a hint: {result.roughness}"] if result.roughness else lines
 
 
 def _lacked(result: StudyResult, best: Trial) -> str:

@@ -53,9 +53,22 @@ def result_of(
             trial.phase is Phase.SEARCH and trial.outcome is not None and bool(contamination(trial.outcome, host))
             for trial in study.trials
         ),
+        baseline_disturbed=_baseline_disturbed(study),
         larger=larger, no_larger=_why_no_larger(study) if larger is None else "", objective=study.plan.objective,
         lacked_time=lacked,
     )  # fmt: skip
+
+
+def _baseline_disturbed(study: StudyContext) -> str:
+    """What disturbed the script as written in its last run before the best trial, where that trial took no turns with
+    it; "" where nothing did.
+    """
+    best = study.best
+    if best is None or best.measurement is None or best.measurement.reference is not None:
+        return ""
+    as_written = [trial for trial in study.trials if trial.phase in (Phase.BASELINE, Phase.ANCHOR)]
+    outcomes = [trial.outcome for trial in as_written if trial.number < best.number and trial.outcome is not None]
+    return contamination(outcomes[-1], study.plan.host) if outcomes else ""
 
 
 def _why_no_larger(study: StudyContext) -> str:

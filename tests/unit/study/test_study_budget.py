@@ -267,6 +267,17 @@ def test_nothing_is_concluded_from_disturbed_trials(tmp_path: Path, rate: float,
     assert line in summary(result, {}, "")
 
 
+def test_a_gain_over_a_disturbed_baseline_is_told_to_be_rough(tmp_path: Path) -> None:
+    """Where others take most cores from the script as written alone, each config reads many times as fast."""
+
+    def busy(config: Config) -> Outcome:
+        return faster(config) if config else outcome_in(10.0, worlds.measured(50.0), foreign_cpus=6.0)
+
+    result, _ = study(tmp_path, busy, selection=("precision",), budget_s=45.0)
+    said = "no more than a hint: the script as written was disturbed when it was measured: other processes used 6"
+    assert result.winner is None and result.disturbed == 0 and said in summary(result, {}, "")
+
+
 def test_that_nothing_can_be_screened_in_time_is_said_once(tmp_path: Path) -> None:
     _, events = study(tmp_path, faster, budget_s=100.0, accuracy=AccuracyLimits())
     assert sum(note.text.startswith("no time left to compare how") for note in of(events, Noted)) == 1
