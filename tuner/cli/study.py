@@ -16,7 +16,7 @@ from tuner.cli.settings import gather
 from tuner.cli.signals import stopping_on_signals
 from tuner.cli.trust import vouch_for_settings
 from tuner.cli.verb import Subparsers
-from tuner.errors import ExitCode
+from tuner.errors import ExitCode, ProfileError
 from tuner.export import EXPORTERS, PROFILE
 from tuner.export.base import Exporter
 from tuner.progress import view_for
@@ -131,11 +131,17 @@ def sampler_of(seed: int) -> Sampler:
 
 
 def check_targets(folder: Path, exporters: Iterable[Exporter]) -> None:
-    """Raises the exporter's error for a file in the study's folder that it couldn't add to."""
+    """Raises the exporter's error for a file in the study's folder that it couldn't add to.
+
+    Others who read such a file are told to run the study, which is what was done.
+    """
     for exporter in exporters:
         path = folder / exporter.file_name
         if path.is_file():
-            exporter.check(path.read_bytes(), str(path))
+            try:
+                exporter.check(path.read_bytes(), str(path))
+            except ProfileError as error:
+                raise ProfileError(error.message, hint="move it away: the study writes a new one there") from error
 
 
 def write_files(result: StudyResult, exporters: Iterable[Exporter]) -> dict[str, str]:

@@ -18,6 +18,8 @@ from tuner.storage.lock import FolderLock
 _DEEPEST = 4
 """Folders that lie deeper below the one that is searched aren't looked into: a dataset's tree holds millions."""
 
+_MOST_NAMED = 8
+
 
 @dataclass(frozen=True)
 class StoredStudy:
@@ -51,8 +53,9 @@ def open_study(name: str | None) -> StoredStudy:
     if len(below) == 1:
         return read_study(below[0])
     if below:
-        names = ", ".join(map(str, below))
-        raise StorageError(f"there are {len(below)} studies in {folder}: {names}", hint="name one: autotune trials DIR")
+        names = ", ".join(map(str, below[:_MOST_NAMED])) + (", ..." if len(below) > _MOST_NAMED else "")
+        hint = f"name one: autotune trials DIR; autotune studies {folder} lists them"
+        raise StorageError(f"there are {len(below)} studies in {folder}: {names}", hint=hint)
     raise StorageError(f"there is no study in {folder}", hint="autotune studies DIR lists the studies below a folder")
 
 

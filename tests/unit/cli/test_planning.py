@@ -11,10 +11,12 @@ from tuner.cli.planning import make_plan, set_aside
 from tuner.cli.settings import gather
 from tuner.devices.host import usable_cores
 from tuner.errors import ExitCode, StorageError
+from tuner.export import PROFILE
 from tuner.model import BASELINE, Device, Phase
 from tuner.storage.database import NewTrial, Repository
 from tuner.storage.folder import DATABASE
 from tuner.storage.lock import FolderLock
+from tuner.storage.studies import open_study
 from tuner.study.identity import identity_of
 
 
@@ -107,6 +109,10 @@ def test_a_dry_run_refuses_what_the_study_would(
     told = capsys.readouterr()
     assert "script.sha256" in told.err and "--new" in told.err and not told.out
     assert main([*command, "--new"]) == 0
+    Path("s", PROFILE.file_name).write_text('{"schema": 1, "profi', encoding="utf-8")
+    assert main(command) == ExitCode.USAGE
+    assert "hint: move it away" in capsys.readouterr().err
+    Path("s", PROFILE.file_name).unlink()
     Path("s", DATABASE).write_text("no database", encoding="utf-8")
     assert main(command) == ExitCode.STORAGE
     assert "not a database" in capsys.readouterr().err
@@ -132,3 +138,13 @@ def test_a_limit_that_nothing_can_hold_a_device_to_is_refused(
     assert main(["study", "train.py", "--device", "tpu", "--dry-run"]) == 0
     assert main(["study", "train.py", "--device", "tpu", "--dry-run", "--max-memory", "8GiB"]) == ExitCode.USAGE
     assert "--max-memory 8GiB: nothing tells how much of its memory a tpu has or uses" in capsys.readouterr().err
+
+
+def test_of_many_studies_a_few_are_named(tmp_path: Path) -> None:
+    """The trials of a folder with 673 studies below it were refused by 30 kB of their names."""
+    for number in range(40):
+        study_in(tmp_path / f"study-{number:02}")
+    with pytest.raises(StorageError, match="there are 40 studies") as refused:
+        open_study(str(tmp_path))
+    assert refused.value.message.count("study-") == 8 and refused.value.message.endswith("study-07, ...")
+    assert f"autotune studies {tmp_path} lists them" in refused.value.hint
