@@ -96,7 +96,7 @@ class Machine(Recorder):
         clock = StepClock(self, window, clock=lambda: self.now)
         clock.ready, clock.turns = self.ready, Beside(self) if by_turns else None
         if clock.turns is not None:
-            clock.turns.at_work = float(self._workers)
+            clock.turns.at_work = float(self._workers) if self._sleeps else 0.0
         is_over = False
         while not is_over:
             clock.add_samples(1, self.fetch())

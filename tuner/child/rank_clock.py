@@ -40,9 +40,17 @@ class RankTurns(TurnGiver):
             self.current, self.ended, self.stretch = self._given.current, self._given.ended, self._given.stretch
         return time.perf_counter() - began
 
+    @property
+    def at_work(self) -> float:
+        """As ``TurnGiver.at_work``."""
+        return self._given.at_work
+
+    @at_work.setter
+    def at_work(self, samples: float) -> None:
+        self._given.at_work = samples
+
     def measured(self, block: Block) -> None:
         """As ``TurnGiver.measured``."""
-        self._given.at_work = self.at_work
         self._given.measured(block)
 
     def drains(self, warmed_up_s: float) -> bool:

@@ -51,7 +51,8 @@ class TurnGiver(Protocol):
     ended: bool
     stretch: float = 1.0
     at_work: float = 0.0
-    """Samples that are being made at once beside the loop: a batch of each worker; 0 where nobody can tell."""
+    """Samples that are being made at once beside the loop by what rests meanwhile, as for requests that come back while
+    a trial is held: a batch of each worker; 0 where there is none, or nobody can tell."""
 
     def wait(self, *, enough: bool, whole: bool) -> float:
         """Ends the turn and waits for the next one; how long that was, in seconds. See ``TurnEnd``."""
@@ -125,7 +126,7 @@ class Turns(TurnGiver):
 
     def drains(self, warmed_up_s: float) -> bool:
         """As ``TurnGiver.drains``."""
-        return warmed_up_s + self._making.stock_lasts_s() <= DRAIN_S
+        return self.at_work > 0 and warmed_up_s + self._making.stock_lasts_s() <= DRAIN_S
 
     def lead_in_s(self, *, stock: bool, short: bool) -> float:
         """As ``TurnGiver.lead_in_s``; longer by up to what a batch takes, where the loop waits for those that make it.

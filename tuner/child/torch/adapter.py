@@ -15,6 +15,7 @@ from . import applied, attention, compiler, trackers, trainers, xla
 from .evidence import Observation
 from .feed import LoaderFeed
 from .files import divert_torch
+from .loader_workers import RESTS, Rest
 from .modules import ROUNDINGS
 from .seeds import seed
 from .switch import TorchSwitcher
@@ -34,6 +35,7 @@ class TorchAdapter(Adapter):
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self._rest = Rest()
 
     @property
     def libraries(self) -> Mapping[str, Library]:
@@ -133,8 +135,9 @@ class TorchAdapter(Adapter):
         """Reads what makes the device wait: a scaler's skipped steps, the loss."""
         primary, turns = self.watches.loaders.sources.primary, self.session.clock.turns
         self.session.clock.min_window_steps = 3 * self._capacity
-        if turns is not None and primary is not None:
-            turns.at_work = float(primary.at_work)
+        if turns is not None and primary is not None and are_ahead(turns):
+            rests = self._rest.share(primary.newest()) > RESTS
+            turns.at_work = float(primary.at_work) if rests else 0.0
         self.watches.steps.scalers.settle()
         self.watches.xla.block_ended()
         self.watches.ranks.block_ended()
