@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from support.tf_here import tf
 
 from tuner.child.adapter import instrument
 from tuner.child.patches import unpatch_all
+from tuner.child.tensorflow.data import ends
+from tuner.child.tensorflow.data.ends import ends_apart
 from tuner.child.turns import Turns
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(120), pytest.mark.timed]
@@ -41,6 +44,12 @@ def unpatched() -> Iterator[None]:
     unpatch_all()
 
 
+@pytest.fixture
+def python_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data that call Python, which alone can be made to end late, end as others do."""
+    monkeypatch.setattr(ends, "ends_apart", lambda dataset: True)
+
+
 def late(ended: list[float]) -> Any:
     """Data whose iterators end ``LATE_S`` after they are let go, since a thread of theirs sleeps."""
 
@@ -62,6 +71,7 @@ def seconds_to_drop(iterators: list[Any]) -> float:
     return time.perf_counter() - began
 
 
+@pytest.mark.usefixtures("python_too")
 @pytest.mark.parametrize("by_turns", [False, True])
 def test_an_iterator_that_ends_late_is_waited_for_but_where_trials_take_turns(*, by_turns: bool) -> None:
     Trial(by_turns=by_turns)
@@ -72,6 +82,7 @@ def test_an_iterator_that_ends_late_is_waited_for_but_where_trials_take_turns(*,
     assert len(ended) == 1, "it has come to its end, and makes nothing more"
 
 
+@pytest.mark.usefixtures("python_too")
 def test_iterators_that_end_late_do_not_pile_up() -> None:
     """Two end, one waits; the others end where they are let go."""
     Trial(by_turns=True)
@@ -88,3 +99,40 @@ def test_a_graph_iterates_as_before() -> None:
         return found + next(iter(data))
 
     assert int(tf.function(total)(tf.data.Dataset.range(5, 9))) == 31
+
+
+DATA = tf.data.Dataset.range(8)
+ALONE = {
+    "in memory": DATA.shuffle(8).map(lambda number: number + 1).cache().batch(2).prefetch(1),
+    "interleaved": DATA.interleave(tf.data.Dataset.range, cycle_length=2),
+}
+SHARING = {
+    "Python": lambda folder: DATA.map(lambda number: tf.py_function(abs, [number], tf.int64)).batch(2),
+    "NumPy, within": lambda folder: DATA.interleave(
+        lambda number: tf.data.Dataset.range(2).map(lambda each: tf.numpy_function(abs, [each], tf.int64))
+    ),
+    "a generator": lambda folder: tf.data.Dataset.from_generator(lambda: iter([1]), output_signature=tf.TensorSpec([])),
+    "a cache's file": lambda folder: DATA.cache(str(folder / "kept")).batch(2),
+    "a snapshot": lambda folder: DATA.snapshot(str(folder / "kept")),
+}
+
+
+@pytest.mark.parametrize("kind", ALONE)
+def test_data_that_the_next_iteration_shares_nothing_of_may_end_apart(kind: str) -> None:
+    assert ends_apart(ALONE[kind])
+
+
+@pytest.mark.parametrize("kind", SHARING)
+def test_data_that_the_next_iteration_shares_more_of_end_in_their_place(kind: str, tmp_path: Path) -> None:
+    assert not ends_apart(SHARING[kind](tmp_path))
+
+
+def test_a_cache_whose_passes_are_broken_off_is_filled_as_before(tmp_path: Path) -> None:
+    """The next pass finds no lock of the last one: 13 of 80 runs of three passes did."""
+    Trial(by_turns=True)
+    for number in range(10):
+        data = tf.data.Dataset.range(2000).map(lambda each: each + 1).cache(str(tmp_path / str(number))).prefetch(2)
+        for _ in range(3):
+            iterator = iter(data)
+            assert int(next(iterator)) == 1
+            del iterator
