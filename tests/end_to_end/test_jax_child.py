@@ -168,6 +168,7 @@ def test_a_step_that_is_traced_anew_is_told_of(run_child: Run, write_script: Wri
     assert pauses.count(("compilation", True)) == pauses.count(("compilation", False)) == 20
 
 
+@pytest.mark.slow  # unit/child/test_jax_compiling.py
 def test_what_is_compiled_beside_the_step_again_and_again_is_told_of(run_child: Run, write_script: Write) -> None:
     """A step of one shape, and with each some work on data of another length."""
     script = SCRIPTS["jitted"].replace("trained += len(x)", "trained += len(x); jnp.ones(trained).sum()")
