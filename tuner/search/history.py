@@ -13,7 +13,7 @@ from tuner.analysis.contention import Host
 from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.memory_forecast import Forecast, MemoryLimits, forecast
 from tuner.devices.present import host_of
-from tuner.model import Config, Evidence, Measurement, Outcome, OutcomeKind, Phase, Side, Trial, Value, same_value
+from tuner.model import Config, Evidence, Measurement, Outcome, OutcomeKind, Phase, Trial, Value, same_value
 from tuner.objective import Objective
 from tuner.search.gain_model import GainModel
 from tuner.search.ranked import ranked_readings
@@ -89,7 +89,6 @@ class History:
         self.on_host = host is not None and not host.feeds
         """Whether the cores that fetch the data compute as well."""
         self.bottleneck: Bottleneck | None = bottleneck_of(every_trial, host)
-        self._fetching = next((t.measurement for t in every_trial if t.side is Side.LOADER and t.measurement), None)
         self._track = BaselineTrack(every_trial, objective)
         finished = [t for t in every_trial if t.phase in (Phase.BASELINE, Phase.SEARCH) and t.outcome is not None]
         self._all = tuple(t for t in finished if _teaches(t.outcome) and _holds(t, space.pinned))
@@ -238,12 +237,12 @@ class History:
         return expected is not None and expected.exceeds(self.memory)
 
     def _has_too_many(self, config: Mapping[str, Value], axis: Axis) -> bool:
-        """Whether the config has more of the axis' workers than keep the cores busy, and more than the script as
-        written, although no trial with half as many or more has shown that they would wait: that the loop did, and
-        cores were idle; or that these, more than cores themselves, gained over the next fewer.
+        """Whether the config has more of the axis' workers than cores, and more than the script as written, although
+        no trial with half as many or more has shown that they would wait: that the loop did, and cores were idle; or
+        that these, more than cores themselves, gained over the next fewer.
         """
         wanted, written = self.space.complete(config)[axis.knob.name], axis.values[axis.as_written]
-        if type(wanted) is not int or wanted <= max(self.most_busy(axis), written if type(written) is int else 0):
+        if type(wanted) is not int or wanted <= max(self.space.cores, written if type(written) is int else 0):
             return False
         fewer = dict[int, bool]()
         for trial in self.trials:
@@ -252,26 +251,6 @@ class History:
                 shows = self._leaves_workers_waiting(trial.measurement) or self._gained_by_more(trial, axis)
                 fewer[workers] = fewer.get(workers, False) or shows
         return not fewer or 2 * max(fewer) < wanted or not fewer[max(fewer)]
-
-    def most_busy(self, axis: Axis) -> int:
-        """So many of the axis' workers keep the cores busy: one each; more where a probe's fetching alone, which had
-        as many as the script as written or none, took little of them, and left them idle.
-        """
-        cores, fetching, written = self.space.cores, self._fetching, axis.values[axis.as_written]
-        if fetching is None or axis.knob.keeps_up is None or type(written) is not int:
-            return cores
-        taken = fetching.cpu_s_per_sample * fetching.rate
-        each = taken / max(1, written)
-        is_idle = taken > 0 and each <= 1 - IDLE_SHARE and taken + fetching.foreign_cpus <= (1 - IDLE_SHARE) * cores
-        return max(cores, math.floor(cores / each)) if is_idle else cores
-
-    def idle_share(self, trial: Trial) -> float:
-        """The share of the cores' time that a trial leaves idle; 1 where its measurement doesn't tell."""
-        measurement = trial.measurement
-        if measurement is None or measurement.cpu_s_per_sample <= 0:
-            return 1.0
-        taken = measurement.cpu_s_per_sample * measurement.rate + measurement.foreign_cpus
-        return max(0.0, 1 - taken / self.space.cores)
 
     def _leaves_workers_waiting(self, measurement: Measurement) -> bool:
         """Whether the loop waited, and cores were idle meanwhile: in the rest of its time it may keep all of them."""

@@ -138,7 +138,7 @@ class _Walk:
             return 2
         if not self._knows_wait():
             return 2
-        return 1 if self._relieved() >= INPUT_SHARE else 3
+        return 1 if max(self._wait, self._saved_share()) >= INPUT_SHARE else 3
 
     def _is_due(self, axis: Axis) -> bool:
         """Whether turning the knob could show anything now, and hasn't shown it before."""
@@ -166,18 +166,11 @@ class _Walk:
 
     def _wants_larger(self) -> bool:
         """Whether larger batches come first: steps cost more than their samples, or the user left them free, and the
-        loop doesn't wait for its data, or waits beside busy cores: in fewer batches each sample takes less of these.
+        loop doesn't wait for its data.
         """
         free = self._history.space.knowledge.effective_batch == FREE
-        return self._is_overhead_bound() or (free and self._relieved() < INPUT_SHARE)
-
-    def _relieved(self) -> float:
-        """The share of its time that more at once in the loader could save the incumbent: what it waits, or a kept
-        batch saved the script as written; where computing is on the cores that fetch, no more than these are idle.
-        """
-        is_known = self._has_turned_loader() and sees_wait(self._incumbent)
-        share = self._wait if is_known else max(self._wait, self._saved_share())
-        return min(share, self._history.idle_share(self._incumbent)) if self._history.on_host else share
+        feeds = max(self._wait, self._saved_share()) < INPUT_SHARE
+        return self._is_overhead_bound() or (free and feeds)
 
     def _is_overhead_bound(self) -> bool:
         return self._history.bottleneck is not None and self._history.bottleneck.bound is Bound.OVERHEAD
@@ -247,15 +240,13 @@ class _Walk:
         if axis.knob.keeps_up is None or not sees_wait(self._incumbent) or wait < WAITING:
             return None
         wanted = math.ceil(round(axis.knob.keeps_up(axis.values[start], wait), 6))
-        within = [place for place, value in enumerate(axis.values) if place > start and self._is_within(axis, value)]
+        within = [place for place, value in enumerate(axis.values) if place > start and self._is_within(value)]
         reached = [place for place in within if float(axis.values[place]) >= wanted] or within[-1:]
         return (reached[0], wanted) if reached and reached[0] > start + 1 else None
 
-    def _is_within(self, axis: Axis, value: Value) -> bool:
-        """Whether these are no more workers than keep the cores busy, as far as is known: more are of use only once
-        fewer were seen to wait or gain.
-        """
-        return isinstance(value, (int, float)) and value <= self._history.most_busy(axis)
+    def _is_within(self, value: Value) -> bool:
+        """Whether these are no more workers than cores: more are of use only once fewer were seen to wait or gain."""
+        return isinstance(value, (int, float)) and value <= self._history.space.cores
 
     def _follow(
         self, axis: Axis, values: Sequence[Value], *, patient: bool, first: str = ""

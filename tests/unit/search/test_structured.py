@@ -268,12 +268,10 @@ def decoders(written: int, cores: int) -> ResolvedSpace:
     return resolve(SearchSpace("one", "none", (knob,)), known)
 
 
-def tried_workers(
-    world: worlds.World, *, written: int = 0, cores: int = 16, probed: tuple[Trial, ...] = ()
-) -> list[Trial]:
+def tried_workers(world: worlds.World, *, written: int = 0, cores: int = 16) -> list[Trial]:
     """The trials of a walk through numbers of workers alone."""
     space = decoders(written, cores)
-    trials = [Trial(0, Phase.BASELINE, BASELINE, "", world.outcome(Config(workers=written))), *probed]
+    trials = [Trial(0, Phase.BASELINE, BASELINE, "", world.outcome(Config(workers=written)))]
     while (proposal := StructuredSampler().propose(History(space, worlds.OBJECTIVE, trials))) is not None:
         outcome = world.outcome(Config({"workers": written, **proposal.config}))
         trials.append(Trial(len(trials), Phase.SEARCH, proposal.config, proposal.why, outcome))
@@ -322,29 +320,6 @@ def test_more_workers_than_cores_are_tried_while_they_gain(world: type[Busy], la
     """Busy cores don't tell whether workers wait for a store; twice as many that are faster by far do."""
     tried = tried_workers(world(feed=20.0, compute=1000.0), cores=2)
     assert max(trial.config["workers"] for trial in tried[1:]) == last
-
-
-@pytest.mark.parametrize(
-    ("busy", "written", "cores", "first"),
-    [(0.07, 0, 2, 12), (0.3, 0, 2, 4), (0.9, 0, 2, 2), (0.1, 4, 2, 12), (0.07, 0, 8, 12), (0.0, 0, 2, 2)],
-)
-def test_workers_that_wait_rather_than_compute_begin_beyond_the_cores(
-    busy: float, written: int, cores: int, first: int
-) -> None:
-    """Fetching alone kept ``busy`` of a core for each process that did it: as many of these as fill the cores are of
-    use, and fewer needn't be tried first. Ten would keep up; where one takes 0.3 of a core, six fill two.
-    """
-    alone = worlds.measured(100.0, 0.99).measurement
-    assert alone is not None
-    alone = replace(alone, cpu_s_per_sample=busy * max(1, written) / alone.rate)
-    probe = Trial(1, Phase.PROBE, BASELINE, "", replace(worlds.measured(100.0), measurement=alone), side=Side.LOADER)
-    world = Busy(feed=100.0, compute=1000.0)
-    tried = tried_workers(world, written=written, cores=cores, probed=(probe,))
-    searched = [trial for trial in tried if trial.phase is Phase.SEARCH]
-    assert searched[0].config["workers"] == first
-    others = replace(probe, outcome=replace(worlds.measured(100.0), measurement=replace(alone, foreign_cpus=cores)))
-    busy_cores = tried_workers(world, written=written, cores=cores, probed=(others,))
-    assert busy_cores[2].config == tried_workers(world, written=written, cores=cores)[1].config
 
 
 def test_where_the_guess_brings_nothing_the_others_are_tried_one_by_one() -> None:
