@@ -1,9 +1,9 @@
 """Ends iterators of tf.data beside the training, where trials take turns: in their place the end may come late.
 
-An iterator waits in its end for the thread that tunes it, and TensorFlow may lose the word that wakes that thread: it
-tells it before it has noted that all is cancelled, so that a thread which looks in between sleeps on, until it would
-have tuned next (TensorFlow 2.16 to 2.21). Short epochs then begin up to a second late, by chance, where threads are
-held and woken all the time: in 19 of 39 epochs of 1 s by turns, in 1 of 39 where iterators end beside the training.
+An iterator waits in its end for the thread that tunes it, and that may sleep on until it would have tuned next, as if
+the word that wakes it were lost (seen with TensorFlow 2.21; none is late with that tuning off). Short epochs then begin
+up to a second late, by chance, most where threads are held and woken all the time: 19 of 39 epochs of 1 s by turns, and
+1 of 39 where iterators end beside the training.
 """
 
 from __future__ import annotations
