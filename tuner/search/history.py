@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -283,14 +284,24 @@ class History:
         return Config({name: value for name, value in self.turned(trial.config).items() if name in self._loaders})
 
     def _without_effect(self) -> frozenset[str]:
-        """Knobs that met nothing in the script to turn."""
-        return frozenset(
-            report.knob
-            for trial in self._all
-            if trial.outcome is not None and trial.outcome.measurement is not None
-            for report in trial.outcome.measurement.knobs
-            if report.evidence is Evidence.NOT_APPLICABLE and report.knob in self.turned(trial.config)
-        )
+        """Knobs that met nothing in the script to turn.
+
+        Where something was turned, and is at work as it would be anyway, that is so of this value: TensorFlow makes one
+        call of a map at once by itself. Of the knob it is where two values say so, and none another thing.
+        """
+        nothing_there, at_work, idle = set[str](), set[str](), defaultdict[str, set[Value]](set)
+        for trial in self._all:
+            measurement = trial.outcome.measurement if trial.outcome is not None else None
+            for report in measurement.knobs if measurement is not None else ():
+                if report.knob not in self.turned(trial.config):
+                    continue
+                if report.evidence is not Evidence.NOT_APPLICABLE:
+                    at_work.add(report.knob)
+                elif report.sites_changed:
+                    idle[report.knob].add(trial.config[report.knob])
+                else:
+                    nothing_there.add(report.knob)
+        return frozenset(nothing_there | {knob for knob, values in idle.items() if len(values) > 1} - at_work)
 
     def _values_that_fail_alone(self) -> list[tuple[str, Value]]:
         """Values that failed with everything else as written: they aren't tried in company.
