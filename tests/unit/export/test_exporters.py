@@ -60,7 +60,7 @@ def test_an_exporter_in_the_list_has_its_file_written_and_named(
     studied: Callable[[], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert studied() == 0
-    assert Path("s/diary.md").read_text() == f"# studies\n- {tmp_path.name}-train-cpu: 18 trials\n"
+    assert Path("s/diary.md").read_text() == f"# studies\n- {tmp_path.name}-train-cpu: 16 trials\n"
     assert json.loads(Path("s/best.json").read_text())["schema"] == 1
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["result", "s/best.json"] in shown and ["diary", "s/diary.md"] in shown
