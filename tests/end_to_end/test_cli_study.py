@@ -127,7 +127,7 @@ def test_the_same_command_again_derives_its_result_at_once(studied: Studied) -> 
     assert again.returncode == 0
     resumed = again.stdout.split("resuming after 2 trials\nas written: ", 1)[1].splitlines()
     assert "samples/s" in resumed[0]
-    assert resumed[1].startswith(f"best so far, not proven yet: num_workers={studied.workers}, ")
+    assert resumed[1].startswith(f"best so far, by its single trial: num_workers={studied.workers}, ")
     assert studied.verdict in again.stdout.splitlines()
     assert studied.place.run("trials", "--json").stdout == trials
     [after] = json.loads(best.read_bytes())["profiles"]
