@@ -2,50 +2,21 @@
 
 from __future__ import annotations
 
-import math
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from support import worlds
-from support.clocked import Clocked
+from support.learning import AS_WRITTEN, COMPILED, Learner, searched, studied
 from support.ran import of
 
 from tuner.analysis.accuracy import MOST_SEEDS, AccuracyLimits
 from tuner.analysis.stats import Noninferiority
-from tuner.events import Event, Noted
-from tuner.model import Config, Outcome, Phase, Verdict
+from tuner.events import Noted
+from tuner.model import Config, Verdict
 from tuner.report.summary import summary
-from tuner.result import StudyResult
-from tuner.runner.request import TrialRequest
-from tuner.search.structured import StructuredSampler
-from tuner.study.run import run_study
 
-COMPILED = Config(compile="default")
 GOES_ON = "nothing that was found is shown to learn as well: the search looks for what is faster without it"
 ALIKE = "what it changes beside speed was not shown to learn as well in the screen of "
-GAINS = {"bf16": 2.0, "fp16": 0.9, "default": 1.3, "max": 1.1}
-AS_WRITTEN = [2.0 * 0.9**step for step in range(60)]
-Losses = Callable[[Config, int], Sequence[float]]
-"""What a config's losses are in a screen with that seed."""
-
-
-class Learner(Clocked):
-    """bf16 is twice as fast whatever is beside it, and the compiler a third; ``losses`` says how they learn."""
-
-    def __init__(self, losses: Losses) -> None:
-        super().__init__(lambda config: worlds.measured(100.0 * math.prod(GAINS[str(v)] for v in config.values())))
-        self._losses = losses
-
-    def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
-        """In a screen it has its losses."""
-        outcome = super().run(request, stop)
-        if request.seed is None or outcome.measurement is None:
-            return outcome
-        losses = worlds.series(self._losses(request.config, request.seed))
-        return replace(outcome, measurement=replace(outcome.measurement, losses=(losses,)))
 
 
 def off(config: Config, seed: int) -> Sequence[float]:
@@ -65,35 +36,23 @@ def unlucky(config: Config, seed: int) -> Sequence[float]:
     return [loss + apart for loss in AS_WRITTEN]
 
 
-def studied(folder: Path, losses: Losses, **changes: Any) -> tuple[StudyResult, list[Event]]:
-    runner, events = Learner(losses), list[Event]()
-    given = {"selection": ("precision", "compile"), "accuracy": AccuracyLimits(samples=600), "trials": 30, **changes}
-    plan = worlds.plan(folder, **given)
-    result = run_study(plan, runner, StructuredSampler(), events.append, threading.Event(), clock=runner.clock)
-    return result, events
-
-
-def searched(result: StudyResult) -> list[Config]:
-    return [trial.config for trial in result.trials if trial.phase is Phase.SEARCH]
-
-
 def test_the_search_goes_on_without_what_stays_open(tmp_path: Path) -> None:
     """The compiler alone was never tried, since bf16 was faster: the study ended with time left, and nothing proven."""
     for name, losses, seeds in (("open", off, MOST_SEEDS), ("untold", barely, 0)):
-        result, events = studied(tmp_path / name, losses, budget_s=3000.0)
+        result, events = studied(tmp_path / name, Learner(losses), budget_s=3000.0)
         assert {(one.verdict, one.seeds) for one in result.screened} == {(Noninferiority.INCONCLUSIVE, seeds)}, name
         assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED, name
         assert result.winner.config == COMPILED and searched(result).index(COMPILED) > 1
         assert [note.text for note in of(events, Noted) if "the search looks for" in note.text] == [GOES_ON]
-        again, _ = studied(tmp_path / name, losses, budget_s=3000.0)
+        again, _ = studied(tmp_path / name, Learner(losses), budget_s=3000.0)
         assert (again.winner, again.trials) == (result.winner, result.trials), name
 
 
 def test_a_study_that_goes_on_builds_nothing_on_it(tmp_path: Path) -> None:
     for name, losses in (("open", off), ("untold", barely)):
-        first, _ = studied(tmp_path / name, losses, trials=4)
+        first, _ = studied(tmp_path / name, Learner(losses), trials=4)
         assert first.winner is None
-        again, _ = studied(tmp_path / name, losses, trials=12)
+        again, _ = studied(tmp_path / name, Learner(losses), trials=12)
         tried = searched(again)[len(searched(first)) :]
         assert tried and all(config.get("precision") != "bf16" for config in tried), name
         assert again.winner is not None and again.winner.config == COMPILED, name
@@ -101,7 +60,7 @@ def test_a_study_that_goes_on_builds_nothing_on_it(tmp_path: Path) -> None:
 
 def test_the_summary_says_why_what_is_like_it_is_not_proven(tmp_path: Path) -> None:
     """"no time left to prove it" was said, in a study without a budget."""
-    result, _ = studied(tmp_path, off, selection=("precision",), trials=2, effective_batch="keep")
+    result, _ = studied(tmp_path, Learner(off), selection=("precision",), trials=2, effective_batch="keep")
     said = summary(result, {}, "")
     assert "not proven: it was not shown to learn as well as the script as written" in said
     other = replace(result.screened[0], config=Config(precision="bf16", compile="max"))
@@ -111,7 +70,7 @@ def test_the_summary_says_why_what_is_like_it_is_not_proven(tmp_path: Path) -> N
 def test_bad_luck_with_three_seeds_bars_no_others(tmp_path: Path) -> None:
     """All with bf16 were rejected for it, without a screen of their own."""
     limits = AccuracyLimits(samples=600, min_sample_efficiency=None)
-    result, _ = studied(tmp_path, unlucky, trials=12, accuracy=limits)
+    result, _ = studied(tmp_path, Learner(unlucky), trials=12, accuracy=limits)
     verdicts = {one.config: (one.verdict, one.seeds) for one in result.screened}
     assert verdicts[Config(precision="bf16", compile="default")] == (Noninferiority.INCONCLUSIVE, MOST_SEEDS)
     assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED

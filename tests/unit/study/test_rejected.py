@@ -2,74 +2,41 @@
 
 from __future__ import annotations
 
-import math
-import threading
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from support import worlds
-from support.clocked import Clocked
+from support.learning import AS_WRITTEN, COMPILED, GAINS, Learner, searched, studied
 from support.ran import of
 
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.stats import Noninferiority
-from tuner.events import Event, Noted, TrialFinished
-from tuner.model import Config, Outcome, Phase, Verdict
-from tuner.result import StudyResult
-from tuner.runner.request import TrialRequest
-from tuner.search.structured import StructuredSampler
-from tuner.study.run import run_study
-
-COMPILED = Config(compile="default")
-GAINS = {"bf16": 2.0, "fp16": 0.9, "default": 1.3, "max": 1.1}
+from tuner.events import Noted, TrialFinished
+from tuner.model import Config, Phase, Verdict
 
 
-class NeverLearns(Clocked):
-    """bf16 is twice as fast, whatever is beside it, and learns nothing; the compiler is a third faster."""
-
-    def __init__(self, fp16: float) -> None:
-        super().__init__(self._speed)
-        self._gains = {**GAINS, "fp16": fp16}
-
-    def _speed(self, config: Config) -> Outcome:
-        return worlds.measured(100.0 * math.prod(self._gains[str(value)] for value in config.values()))
-
-    def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
-        """In a screen its loss stands still."""
-        outcome = super().run(request, stop)
-        if request.seed is None or request.config.get("precision") != "bf16" or outcome.measurement is None:
-            return outcome
-        flat = worlds.series([2.0] * 60)
-        return replace(outcome, measurement=replace(outcome.measurement, losses=(flat,)))
+def stands_still(config: Config, seed: int) -> Sequence[float]:
+    """With bf16 nothing is learnt."""
+    return [2.0] * 60 if config.get("precision") == "bf16" else AS_WRITTEN
 
 
-def studied(folder: Path, fp16: float = 0.9, **changes: Any) -> tuple[StudyResult, list[Event]]:
-    runner, events = NeverLearns(fp16), list[Event]()
-    given = {"selection": ("precision", "compile"), "accuracy": AccuracyLimits(samples=600), "trials": 30, **changes}
-    plan = worlds.plan(folder, **given)
-    result = run_study(plan, runner, StructuredSampler(), events.append, threading.Event(), clock=runner.clock)
-    return result, events
-
-
-def searched(result: StudyResult) -> list[Config]:
-    return [trial.config for trial in result.trials if trial.phase is Phase.SEARCH]
+def never_learns(fp16: float = GAINS["fp16"]) -> Learner:
+    return Learner(stands_still, {**GAINS, "fp16": fp16})
 
 
 def test_the_search_goes_on_without_what_was_rejected(tmp_path: Path) -> None:
     """The compiler alone was never tried, since bf16 was faster: the study ended with half of its time unused."""
-    result, events = studied(tmp_path, budget_s=2000.0)
+    result, events = studied(tmp_path, never_learns(), budget_s=2000.0)
     assert result.winner is not None and (result.winner.verdict, result.winner.config) == (Verdict.IMPROVED, COMPILED)
     assert searched(result).index(COMPILED) > 1
     last = next(e for e in of(events, TrialFinished) if e.trial.phase is Phase.SEARCH and e.trial.config == COMPILED)
     assert last.best == last.trial, "what was rejected is no longer told as the best so far"
-    again, _ = studied(tmp_path, budget_s=2000.0)
+    again, _ = studied(tmp_path, never_learns(), budget_s=2000.0)
     assert (again.winner, again.trials) == (result.winner, result.trials)
 
 
 def test_what_is_like_it_is_not_screened(tmp_path: Path) -> None:
     """Each config with bf16 had a screen of its own, six runs each, with the same end."""
-    result, events = studied(tmp_path)
+    result, events = studied(tmp_path, never_learns())
     faster = [config for config in searched(result) if config.get("precision") == "bf16"]
     assert len(faster) > 1
     [screened] = result.screened
@@ -80,9 +47,9 @@ def test_what_is_like_it_is_not_screened(tmp_path: Path) -> None:
 
 def test_a_study_that_goes_on_builds_nothing_on_it(tmp_path: Path) -> None:
     """With more trials the search went on from bf16, and tried no config without it."""
-    first, _ = studied(tmp_path, trials=4)
+    first, _ = studied(tmp_path, never_learns(), trials=4)
     assert first.winner is None and {screened.verdict for screened in first.screened} == {Noninferiority.FAIL}
-    again, _ = studied(tmp_path, trials=12)
+    again, _ = studied(tmp_path, never_learns(), trials=12)
     tried = searched(again)[len(searched(first)) :]
     assert tried and all(config.get("precision") != "bf16" for config in tried)
     assert again.winner is not None and (again.winner.verdict, again.winner.config) == (Verdict.IMPROVED, COMPILED)
@@ -90,8 +57,8 @@ def test_a_study_that_goes_on_builds_nothing_on_it(tmp_path: Path) -> None:
 
 def test_other_bounds_may_let_it_pass(tmp_path: Path) -> None:
     """What was rejected follows from the record and the limits of now."""
-    first, _ = studied(tmp_path, trials=4)
-    again, _ = studied(tmp_path, trials=4, accuracy=AccuracyLimits(max_loss_increase=None))
+    first, _ = studied(tmp_path, never_learns(), trials=4)
+    again, _ = studied(tmp_path, never_learns(), trials=4, accuracy=AccuracyLimits(max_loss_increase=None))
     assert first.winner is None and again.winner is not None and again.winner.verdict is Verdict.IMPROVED
     assert again.winner.config.get("precision") == "bf16"
 
@@ -99,7 +66,7 @@ def test_other_bounds_may_let_it_pass(tmp_path: Path) -> None:
 def test_what_only_lacks_time_is_not_told_to_be_rejected(tmp_path: Path) -> None:
     """Behind a screen that failed, others had no time for theirs: a study with more of it may prove them."""
     for budget_s in range(60, 330, 15):
-        result, events = studied(tmp_path / str(budget_s), fp16=1.5, budget_s=float(budget_s))
+        result, events = studied(tmp_path / str(budget_s), never_learns(fp16=1.5), budget_s=float(budget_s))
         notes = [note.text for note in of(events, Noted)]
         told = any(text.startswith("all that was found is rejected") for text in notes)
         assert not (told and any(text.startswith("no time left to compare how") for text in notes)), budget_s
