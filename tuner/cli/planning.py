@@ -24,7 +24,7 @@ from tuner.space.arguments import parse
 from tuner.space.choose import Spaces
 from tuner.space.registry import AUTO, load_objective, load_spaces
 from tuner.storage.folder import DATABASE
-from tuner.storage.lock import FolderLock
+from tuner.storage.lock import FolderLock, already_running
 from tuner.storage.studies import read_study
 from tuner.study.budget import FINALS_SHARE
 from tuner.study.identity import check_identity, check_modules, identity_of
@@ -147,8 +147,7 @@ def check_resumable(plan: StudyPlan) -> None:
         return
     stored, folder = read_study(plan.folder), str(plan.folder)
     if stored.state == "running":
-        hint = "wait for it to end, stop it with Ctrl-C, or give this one another folder"
-        raise StorageError(f"the study in {folder} is already running", hint=hint)
+        raise already_running(plan.folder)
     if stored.holds_results:
         check_identity(stored.record.identity, identity_of(plan), folder)
     baseline = baseline_of(stored.trials)

@@ -135,12 +135,15 @@ class FolderLock(_Holder):
                 hint="the folder must be on a file system that can be written and locked",
             ) from error
         if holder is not None:
-            raise StorageError(
-                f"the study in {self._folder} is already running, in {holder}",
-                hint="wait for it to end, stop it with Ctrl-C, or give this one another folder",
-            )
+            raise already_running(self._folder, f", in {holder}")
         self._lock = lock
         return self
+
+
+def already_running(folder: Path, where: str = "") -> StorageError:
+    """The error for a second study in a folder; ``where``: in which process the first one is, where that is known."""
+    hint = "wait for it to end, stop it with Ctrl-C, or give this one another folder"
+    return StorageError(f"the study in {folder} is already running{where}", hint=hint)
 
 
 def _device_key(device: Device) -> str:
