@@ -327,17 +327,16 @@ def _without_left_behind(study: StudyContext, schedule: Schedule) -> Schedule:
     They count as candidates all the same, so that the error is divided as it was. One that reaches a loss later than
     the script as written leads nobody; who would be judged now stays.
     """
-    objective, ratios, lows = study.plan.objective, list[tuple[Trial, Ratio]](), dict[int, float]()
+    objective, contests = study.plan.objective, list[tuple[Trial, Ratio, float]]()
     failed = failed_in(study.trials, objective)
     still = [one for one in schedule.candidates if one.number not in schedule.dropped and one.config not in failed]
     for trial in still:
         contest = contest_of(schedule, trial.config, study.trials, objective)
         if contest is not None and contest.enough:
-            ratios.append((trial, contest.pairs.ratio(LEFT_BEHIND, objective)))
-            lows[trial.number] = contest.bound.low
-    leads = max((own.ratio for trial, own in ratios if not _is_later(study, trial, own)), default=0.0)
-    judged = max(lows, key=lambda number: lows[number], default=None)
-    behind = [trial.number for trial, own in ratios if own.high < leads and trial.number != judged]
+            contests.append((trial, contest.pairs.ratio(LEFT_BEHIND, objective), contest.bound.low))
+    leads = max((own.ratio for trial, own, _ in contests if not _is_later(study, trial, own)), default=0.0)
+    surest = max((low for *_, low in contests), default=0.0)
+    behind = [trial.number for trial, own, low in contests if own.high < leads and low < surest]
     return replace(schedule, dropped=(*schedule.dropped, *behind))
 
 
