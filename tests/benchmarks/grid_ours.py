@@ -15,7 +15,7 @@ from tuner.search.history import History, Sampler
 from tuner.search.leaner import Leaner
 from tuner.search.proven_first import candidates_of
 from tuner.search.twins import tells_no_more
-from tuner.space.resolve import ResolvedSpace
+from tuner.space.resolved import ResolvedSpace
 from tuner.study.search import CALM
 
 PATIENCE = 25

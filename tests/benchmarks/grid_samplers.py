@@ -27,7 +27,7 @@ from optuna.trial import TrialState
 from tuner.model import BASELINE, Config, Value
 from tuner.search.history import History
 from tuner.search.tpe import ASKS, neighbour
-from tuner.space.resolve import Axis, ResolvedSpace
+from tuner.space.resolved import Axis, ResolvedSpace
 from tuner.storage.grid_space import configs_of
 
 BATCH = "batch_size"

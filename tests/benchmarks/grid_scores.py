@@ -18,7 +18,7 @@ from tuner.objective import RATE
 from tuner.runner.grid_replay import GridReplay
 from tuner.search.history import History
 from tuner.space.registry import SPACES, load_space, names
-from tuner.space.resolve import ResolvedSpace
+from tuner.space.resolved import ResolvedSpace
 from tuner.storage.grid import Grid
 
 TRIALS = (5, 10, 20, 40)

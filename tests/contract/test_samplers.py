@@ -19,7 +19,8 @@ from tuner.search.history import History, Sampler
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
 from tuner.space.declare import Known
-from tuner.space.resolve import ResolvedSpace, resolve
+from tuner.space.resolve import resolve
+from tuner.space.resolved import ResolvedSpace
 
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "structured": StructuredSampler,

@@ -14,7 +14,8 @@ from support.rates import measured
 from search_spaces.torch import SPACE
 from tuner.knowledge import count_of, read
 from tuner.space.declare import Known
-from tuner.space.resolve import Axis, resolve
+from tuner.space.resolve import resolve
+from tuner.space.resolved import Axis
 
 Run = Callable[..., Any]
 Write = Callable[..., Path]

@@ -14,7 +14,8 @@ from tuner.errors import SpaceError, UnknownKnobError
 from tuner.knowledge import Knowledge
 from tuner.model import Config, Device, LeftOut, Value, same_value
 from tuner.space.declare import Knob, Known, SearchSpace
-from tuner.space.resolve import ResolvedSpace, resolve
+from tuner.space.resolve import resolve
+from tuner.space.resolved import ResolvedSpace
 
 CPU = Device("cpu", 0, "a CPU", "", 2**34)
 # Values that Python takes for equal, among others.

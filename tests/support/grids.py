@@ -10,7 +10,8 @@ from support import worlds
 from tuner.knowledge import Knowledge
 from tuner.model import Config, OutcomeKind, Side, Value
 from tuner.space.declare import Known, SearchSpace
-from tuner.space.resolve import ResolvedSpace, resolve
+from tuner.space.resolve import resolve
+from tuner.space.resolved import ResolvedSpace
 from tuner.storage.grid import SCHEMA, Grid, GridEvidence, GridHeader, GridReading, GridRow
 from tuner.storage.grid_space import configs_of, knobs_of
 

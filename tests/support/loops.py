@@ -19,7 +19,8 @@ from support import worlds
 from tuner.knowledge import Knowledge
 from tuner.model import Config, Outcome, OutcomeKind, Value
 from tuner.space.declare import Knob, Known, SearchSpace
-from tuner.space.resolve import ResolvedSpace, resolve
+from tuner.space.resolve import resolve
+from tuner.space.resolved import ResolvedSpace
 
 WRITTEN: dict[str, Value] = {
     "workers": 0, "precision": "fp32", "layout": False, "optimizer": "plain", "batch_size": 64, "prefetch": 2,

@@ -11,7 +11,7 @@ from tuner.analysis.memory_forecast import MemoryLimits
 from tuner.model import BASELINE, Config, Outcome, Phase, Trial
 from tuner.objective import Objective
 from tuner.search.history import NO_LIMITS, History, Sampler
-from tuner.space.resolve import ResolvedSpace
+from tuner.space.resolved import ResolvedSpace
 
 
 class Task(Protocol):

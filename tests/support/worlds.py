@@ -26,7 +26,8 @@ from tuner.objective import Objective
 from tuner.runner.request import Limits
 from tuner.space.choose import Spaces
 from tuner.space.declare import Knob, Known, SearchSpace
-from tuner.space.resolve import ResolvedSpace, resolve
+from tuner.space.resolve import resolve
+from tuner.space.resolved import ResolvedSpace
 from tuner.study.plan import StudyPlan
 
 DEVICE = Device("cpu", 0, "made up", "made up", 16 * 2**30)

@@ -30,7 +30,7 @@ from tuner.search.additive import AdditiveSampler
 from tuner.search.chain import Chain
 from tuner.search.history import History
 from tuner.space.registry import load_space
-from tuner.space.resolve import ResolvedSpace
+from tuner.space.resolved import ResolvedSpace
 from tuner.storage.grid import Grid, GridRow, read_grid, write_grid
 from tuner.storage.grid_space import space_of
 from tuner.study.lengths import window_s

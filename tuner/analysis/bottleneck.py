@@ -14,7 +14,7 @@ from enum import StrEnum
 from tuner.analysis.contention import MOVED, Host, contamination_of
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Measurement, Phase, Side, Trial
-from tuner.space.resolve import ResolvedSpace
+from tuner.space.resolved import ResolvedSpace
 
 INPUT_SHARE = 0.15
 """A loop whose data take so large a share of its time is input-bound."""

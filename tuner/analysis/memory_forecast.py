@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tuner.model import Measurement, Trial, Value, same_value
-from tuner.space.resolve import ResolvedSpace
+from tuner.model import Trial, Value, same_value
+from tuner.space.resolved import ResolvedSpace
 
 BATCH = "batch_size"
 NOISE = 0.03
@@ -48,32 +48,34 @@ class Forecast:
         return too_much_device or (host is not None and self.host_bytes - SURE * self.host_error > host)
 
 
-def forecast(space: ResolvedSpace, config: Mapping[str, Value], trials: Iterable[Trial]) -> Forecast | None:
-    """From complete trials that differ from the config only in a smaller batch; None with fewer than two of them."""
-    wanted = space.complete(config)
-    size = wanted.get(BATCH)
-    if not isinstance(size, int):
-        return None
-    points: list[tuple[int, Measurement]] = []
-    for trial in trials:
-        measurement = trial.measurement
-        complete = space.complete(trial.config)
-        own = complete.get(BATCH)
-        if measurement is not None and isinstance(own, int) and own < size and _alike(space, wanted, complete):
-            points.append((own, measurement))
-    if len({batch for batch, _ in points}) < 2:
-        return None
-    on_device = [(batch, float(m.peak_device_bytes)) for batch, m in points if m.peak_device_bytes is not None]
-    device = _line_at(size, on_device) if len({batch for batch, _ in on_device}) > 1 else None
-    host_bytes, host_error = _line_at(size, [(batch, float(m.peak_host_bytes)) for batch, m in points])
-    device_bytes, device_error = device if device is not None else (None, 0.0)
-    return Forecast(device_bytes, host_bytes, device_error, host_error)
+class Forecasts:
+    """From complete trials that differ from a config only in a smaller batch."""
 
+    def __init__(self, space: ResolvedSpace, trials: Iterable[Trial]) -> None:
+        self._space = space
+        measured = [(space.complete(each.config), m) for each in trials if (m := each.measurement) is not None]
+        self._measured = [(own, complete, m) for complete, m in measured if isinstance(own := complete.get(BATCH), int)]
 
-def _alike(space: ResolvedSpace, one: Mapping[str, Value], other: Mapping[str, Value]) -> bool:
-    """Whether two configs are the same but for the batch and what follows from it."""
-    follows = {BATCH, *space.space.derive(one, space.knowledge), *space.space.derive(other, space.knowledge)}
-    return all(same_value(one.get(name), other.get(name)) for name in {*one, *other} - follows)
+    def of(self, config: Mapping[str, Value]) -> Forecast | None:
+        """The config's peak; None with fewer than two such trials of different batches."""
+        wanted = self._space.complete(config)
+        size = wanted.get(BATCH)
+        if not isinstance(size, int):
+            return None
+        points = [(own, m) for own, complete, m in self._measured if own < size and self._alike(wanted, complete)]
+        if len({batch for batch, _ in points}) < 2:
+            return None
+        on_device = [(batch, float(m.peak_device_bytes)) for batch, m in points if m.peak_device_bytes is not None]
+        device = _line_at(size, on_device) if len({batch for batch, _ in on_device}) > 1 else None
+        host_bytes, host_error = _line_at(size, [(batch, float(m.peak_host_bytes)) for batch, m in points])
+        device_bytes, device_error = device if device is not None else (None, 0.0)
+        return Forecast(device_bytes, host_bytes, device_error, host_error)
+
+    def _alike(self, one: Mapping[str, Value], other: Mapping[str, Value]) -> bool:
+        """Whether two configs are the same but for the batch and what follows from it."""
+        space = self._space
+        follows = {BATCH, *space.space.derive(one, space.knowledge), *space.space.derive(other, space.knowledge)}
+        return all(same_value(one.get(name), other.get(name)) for name in {*one, *other} - follows)
 
 
 def _line_at(size: int, points: list[tuple[int, float]]) -> tuple[float, float]:

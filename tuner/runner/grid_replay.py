@@ -36,7 +36,7 @@ from tuner.model import (
     Trial,
     Value,
 )
-from tuner.space.resolve import ResolvedSpace
+from tuner.space.resolved import ResolvedSpace
 from tuner.storage.grid import Grid, GridReading, GridRow
 from tuner.storage.grid_space import space_of
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tuner.search.tried import Bools, Floats, Indices, Tried
-from tuner.space.resolve import Axis
+from tuner.space.resolved import Axis
 
 LEEWAY = 0.02
 """By so much, as a logarithm, a gain may exceed its ceiling: waits are measured with an error."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tuner.search.tried import Floats, Indices, Readings, Tried
-from tuner.space.resolve import Axis
+from tuner.space.resolved import Axis
 
 VALUE_EFFECT, STEP_EFFECT = 0.25, 0.15
 """The standard deviations of the effect of a value, and of one step along an ordered knob, before any is known."""

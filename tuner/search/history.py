@@ -12,7 +12,7 @@ from typing import Protocol
 from tuner.analysis.bottleneck import Bottleneck, bottleneck_of
 from tuner.analysis.contention import Host
 from tuner.analysis.gain import BaselineTrack
-from tuner.analysis.memory_forecast import Forecast, MemoryLimits, forecast
+from tuner.analysis.memory_forecast import Forecast, Forecasts, MemoryLimits
 from tuner.devices.present import host_of
 from tuner.model import Config, Evidence, Measurement, Outcome, OutcomeKind, Phase, Trial, Value, same_value
 from tuner.objective import Objective
@@ -22,7 +22,7 @@ from tuner.search.rotation import Ranking, is_outranked, loses, may_leave_out, r
 from tuner.search.tried import Tried, gain_noise, tried
 from tuner.search.twins import Twins
 from tuner.search.waiting import WAITING, sees_wait, whole_wait
-from tuner.space.resolve import Axis, ResolvedSpace
+from tuner.space.resolved import Axis, ResolvedSpace
 
 NO_LIMITS = MemoryLimits()
 IDLE_SHARE = 0.5
@@ -96,6 +96,7 @@ class History:
         self.trials: Sequence[Trial] = tuple(t for t in self._all if space.keeps_batch(t.config))
         self.larger: Sequence[Trial] = tuple(t for t in self._all if space.is_larger(t.config))
         self._indices: dict[int, tuple[int, ...] | None] = {}
+        self._gains: dict[int, float | None] = {}
         self._by_config: dict[Config, Trial] = {t.config: t for t in self._all}
         self.without_effect = self._without_effect()
         self._bad_values = self._values_that_fail_alone()
@@ -172,7 +173,9 @@ class History:
 
     def gain(self, trial: Trial) -> float | None:
         """The trial's ratio to the baseline at that time, above 1 for better; None where it has no score."""
-        return self._track.gain(trial)
+        if trial.number not in self._gains:
+            self._gains[trial.number] = self._track.gain(trial)
+        return self._gains[trial.number]
 
     def indices_of(self, trial: Trial) -> tuple[int, ...] | None:
         """The trial's place on each axis of the space, in their order; None off the axes."""
@@ -223,7 +226,11 @@ class History:
 
     def forecast(self, config: Mapping[str, Value]) -> Forecast | None:
         """The config's peak memory in bytes, None where too little is known."""
-        return forecast(self.space, config, self._all)
+        return self._forecasts.of(config)
+
+    @cached_property
+    def _forecasts(self) -> Forecasts:
+        return Forecasts(self.space, self._all)
 
     def is_too_large(self, config: Mapping[str, Value]) -> bool:
         """Whether memory doesn't suffice for the config, as a trial showed, of it or of one that takes no more, or by

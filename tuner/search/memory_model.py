@@ -18,7 +18,7 @@ import numpy as np
 from tuner.analysis.memory_forecast import NOISE
 from tuner.model import Measurement, Trial
 from tuner.search.tried import Floats, Indices
-from tuner.space.resolve import Axis
+from tuner.space.resolved import Axis
 
 CONSTANT, HEAVY, OTHER = 10.0, 0.2, 0.05
 """The standard deviations, before any is known, of the constant, of what the largest value of a knob adds of which more

@@ -10,7 +10,7 @@ import numpy as np
 from tuner.model import Config
 from tuner.search.rotation import Ranking, bias_of
 from tuner.search.tried import Readings, log_deviation
-from tuner.space.resolve import ResolvedSpace
+from tuner.space.resolved import ResolvedSpace
 
 BIAS_IS = 2.0
 """What a rotation's ratio may be off by is so many standard deviations."""

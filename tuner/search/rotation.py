@@ -16,7 +16,7 @@ from tuner.analysis.cold_start import COMPILE
 from tuner.analysis.rotation import ENDED, TOO_FEW
 from tuner.model import Config, Measurement, OutcomeKind, Phase, Rotated, Trial, Value, baseline_of, same_value
 from tuner.search.waiting import WAITING, costly_wait
-from tuner.space.resolve import Axis, ResolvedSpace
+from tuner.space.resolved import Axis, ResolvedSpace
 
 FEWEST = 3
 """With fewer configs than that a trial of each tells as much in the same time."""

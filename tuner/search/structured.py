@@ -33,7 +33,7 @@ from tuner.search.waiting import (
     wait_noise,
     whole_wait,
 )  # fmt: skip
-from tuner.space.resolve import Axis
+from tuner.space.resolved import Axis
 
 TRIED_FIRST = 3
 """So many configs of a rotation get trials before the walk begins."""

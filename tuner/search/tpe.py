@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tuner.model import Config, Trial
 from tuner.search.history import History, Proposal
-from tuner.space.resolve import Axis
+from tuner.space.resolved import Axis
 
 ASKS = 40
 """So many proposals in a row that were tried already, and TPE has nothing new."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tuner.analysis.bottleneck import Bottleneck
 from tuner.model import Measurement, Phase, Trial
 from tuner.search.waiting import costly_wait, sees_wait
-from tuner.space.resolve import ResolvedSpace
+from tuner.space.resolved import ResolvedSpace
 
 LEAST_NOISE = 0.01
 """No gain's logarithm has a smaller standard deviation, whatever its trial's own interval says: processes differ."""

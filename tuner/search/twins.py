@@ -17,7 +17,7 @@ from tuner.analysis.tiers import Tiers
 from tuner.model import Config, Ratio, Value, same_value
 from tuner.search.rotation import MOST_BIAS, Ranking
 from tuner.search.tried import Tried
-from tuner.space.resolve import ResolvedSpace
+from tuner.space.resolved import ResolvedSpace
 
 ALIKE = 0.02
 """Logarithms of gains that differ by no more are alike."""
@@ -25,7 +25,7 @@ TOO_ROUGH = 0.06
 """Two gains whose difference is less certain than this standard deviation say nothing of what makes none."""
 SURE = 1.64
 """Two rough gains differ where they do by so many standard deviations."""
-_Change = tuple[str, frozenset[int], bool]
+_Change = tuple[int, int, int, bool]
 
 
 class Twins:
@@ -44,7 +44,7 @@ class Twins:
             trial.config: (float(gain), float(noise))
             for trial, gain, noise in zip(tried.trials, tried.gains, tried.noise, strict=True)
         }
-        self._names = [axis.knob.name for axis in space.axes]
+        self._indices: dict[Config, tuple[int, ...] | None] = {}
         waits = tried.waits >= INPUT_SHARE
         self._waits = {trial.config: bool(wait) for trial, wait in zip(tried.trials, waits, strict=True)}
         self._idle = self._without_difference(tried)
@@ -58,20 +58,28 @@ class Twins:
             return False
         if one in self._ranking and two in self._ranking and self._is_one_change(one, two):
             return _are_alike_by_rotation(self._ranking[one].gain, self._ranking[two].gain)
-        try:
-            ours, theirs = self._space.indices_of(one), self._space.indices_of(two)
-        except ValueError:
-            return False
+        ours, theirs = self._indices_of(one), self._indices_of(two)
         waits = self._waits.get(two, self._waits.get(one))
-        if waits is None:
+        if ours is None or theirs is None or waits is None:
             return False
         gained = 0.0
-        for name in (name for name in self._names if ours[name] != theirs[name]):
-            upwards = self._idle.get((name, frozenset({ours[name], theirs[name]}), waits))
+        for place, (own, before) in enumerate(zip(ours, theirs, strict=True)):
+            if own == before:
+                continue
+            upwards = self._idle.get((place, min(own, before), max(own, before), waits))
             if upwards is None:
                 return False
-            gained += upwards if ours[name] > theirs[name] else -upwards
+            gained += upwards if own > before else -upwards
         return abs(gained) <= ALIKE
+
+    def _indices_of(self, config: Config) -> tuple[int, ...] | None:
+        """The config's place on each axis, None off the axes; each is asked for beside many others."""
+        if config not in self._indices:
+            try:
+                self._indices[config] = tuple(self._space.indices_of(config).values())
+            except ValueError:
+                self._indices[config] = None
+        return self._indices[config]
 
     def _differ(self, one: Config, other: Config) -> bool:
         """Whether both have a trial, and these differ by more than they are rough."""
@@ -87,20 +95,23 @@ class Twins:
         return len(more) == len(fewer) + 1 and all(same_value(more.get(knob), value) for knob, value in fewer.items())
 
     def _without_difference(self, tried: Tried) -> Mapping[_Change, float]:
-        """Knob, the places of two of its values, and whether the loop waits: changes that were seen to do nothing → the
-        mean of what the later value brought beyond the earlier one, as a logarithm.
+        """The places of an axis and of two of its values, the earlier one first, and whether the loop waits: changes
+        that were seen to do nothing → the mean of what the later value brought beyond the earlier, as a logarithm.
         """
-        seen: dict[_Change, list[float]] = defaultdict(list)
         differ = tried.indices[:, None, :] != tried.indices[None, :, :]
-        for one, two in np.argwhere(np.triu(differ.sum(axis=2) == 1)):
-            place = int(np.argmax(differ[one, two]))
-            waits = [self._waits[tried.trials[each].config] for each in (one, two)]
-            later = tried.indices[one, place] > tried.indices[two, place]
-            gained = float(tried.gains[one] - tried.gains[two]) * (1 if later else -1)
-            rough = math.hypot(tried.noise[one], tried.noise[two]) > TOO_ROUGH
-            if waits[0] == waits[1] and not (abs(gained) <= ALIKE and rough):
-                values = frozenset({int(tried.indices[one, place]), int(tried.indices[two, place])})
-                seen[self._names[place], values, waits[0]].append(gained)
+        ones, twos = np.nonzero(np.triu(differ.sum(axis=2) == 1))
+        if not len(ones):
+            return {}
+        places = differ[ones, twos].argmax(axis=1)
+        own, other = tried.indices[ones, places], tried.indices[twos, places]
+        gained = (tried.gains[ones] - tried.gains[twos]) * np.where(own > other, 1, -1)
+        rough = np.hypot(tried.noise[ones], tried.noise[twos]) > TOO_ROUGH
+        waits = tried.waits >= INPUT_SHARE
+        tells = (waits[ones] == waits[twos]) & ~((np.abs(gained) <= ALIKE) & rough)
+        columns = (places, np.minimum(own, other), np.maximum(own, other), waits[ones], gained)
+        seen: dict[_Change, list[float]] = defaultdict(list)
+        for *change, brought in zip(*(column[tells].tolist() for column in columns), strict=True):
+            seen[tuple(change)].append(brought)
         return {
             change: statistics.fmean(gains) for change, gains in seen.items() if all(abs(own) <= ALIKE for own in gains)
         }  # fmt: skip

@@ -1,179 +1,22 @@
-"""What a study searches of a space, once the baseline has shown what the script wrote: axes, and what is left out."""
+"""Makes of a space what a study searches of it, once the baseline has shown what the script wrote."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 
 from tuner.errors import UsageError
 from tuner.knowledge import BOTH, FREE, KEEP, Knowledge
-from tuner.model import BASELINE, Config, Device, LeftOut, Value, same_value
+from tuner.model import BASELINE, Config, LeftOut, Value, same_value
 from tuner.space.declare import Knob, Known, SearchSpace
+from tuner.space.resolved import Axis, ResolvedSpace, index_in, places_of
 
 MOST_LOOKED_AT = 20_000
 """In spaces of more configs nobody looks whether a knob means something in any: what doesn't is dropped as well."""
 _LARGER_TRIED = "larger effective batches are tried all the same"
 _FOR_LARGER = "it spares memory for larger batches, and none are tried"
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A knob with its values for one script on one device. ``as_written`` is the index of the script's own value;
-    ``told`` says what was measured for the values, "" where they are the usual ones; ``unlikely`` why they hardly help.
-    """
-
-    knob: Knob
-    values: tuple[Value, ...]
-    as_written: int
-    told: str = ""
-    unlikely: str = ""
-
-
-@dataclass(frozen=True)
-class ResolvedSpace:
-    """What a study searches: the axes, the knobs left out with the reason, and those pinned by ``--set``.
-
-    A complete config gives every knob a value, and is a plain dict; a ``Config`` is canonical: what is as written, and
-    what means nothing beside the rest, is absent. ``cores`` are those that the training may use. ``larger`` are the
-    batches that would make the effective batch larger, from the smallest on, and the script's own; None where none are
-    tried, ``no_larger`` says why ("" where that wasn't asked for). ``lighter`` is the knob that spares memory, for
-    these alone; None without one. ``device`` is the one that it was resolved for; ``spare_cores`` are beside
-    ``cores``, and others may use them. ``ranks``: so many processes train together.
-    """
-
-    space: SearchSpace
-    axes: tuple[Axis, ...]
-    left_out: Mapping[str, LeftOut]
-    pinned: Config
-    knowledge: Knowledge
-    cores: int
-    larger: Axis | None = None
-    no_larger: str = ""
-    device: Device | None = None
-    spare_cores: int = 0
-    lighter: Axis | None = None
-    ranks: int = 1
-
-    @property
-    def size(self) -> int:
-        """How many configs the axes span, before constraints."""
-        return math.prod(len(axis.values) for axis in self.axes)
-
-    def config_of(self, indices: Mapping[str, int]) -> Config:
-        """The canonical config at ``indices`` (knob → index into its axis)."""
-        complete = self.complete({axis.knob.name: axis.values[indices[axis.knob.name]] for axis in self.axes})
-        return self.canonical(complete)
-
-    def complete(self, config: Mapping[str, Value]) -> dict[str, Value]:
-        """The config with every knob filled in: from what the script wrote, then from what follows from the others."""
-        if not isinstance(config, Config):
-            return self._filled_in(config)
-        known = self._completed.get(config)
-        if known is None:
-            known = self._completed[config] = self._filled_in(config)
-        return dict(known)
-
-    @cached_property
-    def _completed(self) -> dict[Config, dict[str, Value]]:
-        """Of configs that were asked for: a proposal asks for each trial's many times."""
-        return {}
-
-    def _filled_in(self, config: Mapping[str, Value]) -> dict[str, Value]:
-        values = {**self._written, **self.pinned, **config}
-        derived = self.space.derive(values, self.knowledge)
-        # What the user pinned stays: a rule of the space must not undo it unseen.
-        return {**values, **{name: value for name, value in derived.items() if name not in self.pinned}}
-
-    @cached_property
-    def _written(self) -> dict[str, Value]:
-        return {
-            **self.knowledge.as_written,
-            **{axis.knob.name: axis.values[axis.as_written] for axis in self.axes},
-        }
-
-    def canonical(self, config: Mapping[str, Value]) -> Config:
-        """The config without what equals the script's own values and without what means nothing beside the rest."""
-        complete = self._without_moot(self.complete(config))
-        written = self._written
-        candidates = [*self.searched, *self.space.derive(complete, self.knowledge)]
-        result: dict[str, Value] = dict(self.pinned)
-        for name in candidates:
-            if name not in result and not (name in written and same_value(complete[name], written[name])):
-                result[name] = complete[name]
-        return Config(result)
-
-    def _without_moot(self, complete: dict[str, Value]) -> dict[str, Value]:
-        """Knobs that mean nothing beside the rest as they were written; that may make others mean nothing."""
-        for _ in self.axes:
-            moot = {
-                axis.knob.name: axis.values[axis.as_written]
-                for axis in self.axes
-                if axis.knob.needs is not None and not axis.knob.needs(complete)
-            }
-            if all(same_value(complete[name], value) for name, value in moot.items()):
-                break
-            complete = self.complete({**complete, **moot})
-        return complete
-
-    def allows(self, config: Mapping[str, Value]) -> bool:
-        """Whether the constraints between knobs admit the config. What the user's own pins break binds nobody."""
-        return self.space.allowed(self.complete(config), self.knowledge) or not self.space.allowed(
-            self.complete(self.pinned), self.knowledge
-        )
-
-    @property
-    def searched(self) -> tuple[str, ...]:
-        """The knobs that are turned, in the space's order."""
-        names = [axis.knob.name for axis in self.axes]
-        others = [axis.knob.name for axis in (self.larger, self.lighter) if axis is not None]
-        return tuple(dict.fromkeys([*names, *others]))
-
-    def is_larger(self, config: Mapping[str, Value]) -> bool:
-        """Whether the config is one of the contest of larger effective batches."""
-        if self.larger is None:
-            return False
-        own = config.get(self.larger.knob.name)
-        written = self.larger.values[self.larger.as_written]
-        return own is not None and own != written and any(same_value(own, value) for value in self.larger.values)
-
-    def keeps_batch(self, config: Mapping[str, Value]) -> bool:
-        """Whether the config is one of those that the search is for in the first place: of no larger batch."""
-        return self.allows(config) and not self.is_larger(config)
-
-    def with_larger(self, config: Mapping[str, Value], value: Value) -> Config:
-        """The config with that larger batch in place of its own, and with what follows from it."""
-        assert self.larger is not None
-        return self.canonical({**self.without_batch(config), self.larger.knob.name: value})
-
-    @property
-    def lighter_name(self) -> str:
-        """The knob that spares memory; "" without one."""
-        return self.lighter.knob.name if self.lighter is not None else ""
-
-    def spared(self, config: Mapping[str, Value]) -> Config | None:
-        """A config that keeps its batch, with what spares memory; None where nothing does beside the rest of it."""
-        if self.lighter is None or not same_value(
-            self.complete(config)[self.lighter.knob.name], self.lighter.values[self.lighter.as_written]
-        ):
-            return None
-        other = next(value for place, value in enumerate(self.lighter.values) if place != self.lighter.as_written)
-        spared = self.canonical({**config, self.lighter.knob.name: other})
-        return spared if self.allows(spared) else None
-
-    def without_batch(self, config: Mapping[str, Value]) -> Config:
-        """The config without its batch and what follows from that: what a larger one is tried on top of."""
-        if self.larger is None:
-            return Config(config)
-        follows = {self.larger.knob.name, *self.space.derive(self.complete(config), self.knowledge)}
-        return Config({name: value for name, value in config.items() if name not in follows or name in self.pinned})
-
-    def indices_of(self, config: Mapping[str, Value]) -> dict[str, int]:
-        """Knob → index of the config's value; the inverse of ``config_of``. Raises ``ValueError`` off the axes."""
-        complete = self.complete(config)
-        return {axis.knob.name: _index(axis.values, complete[axis.knob.name]) for axis in self.axes}
 
 
 def resolve(
@@ -220,7 +63,7 @@ def resolve(
             continue
         told, unlikely = (said(beside) if said is not None else "" for said in (knob.told, knob.unlikely))
         of = lighter if knob.spares_memory else axes
-        of.append(Axis(_beside_its_arguments(knob, knowledge), values, _index(values, written), told, unlikely))
+        of.append(_axis(knob, knowledge, values, told, unlikely))
     larger, no_larger = _larger(space, known, pinned, wanted, unwanted)
     for axis in _meaningless(space, known, pinned, axes, [*lighter, *([larger] if larger is not None else [])]):
         if axis.knob.name not in begun_with:
@@ -288,7 +131,7 @@ def _larger(
     values = _distinct([written, *larger], ordered=True)
     if len(values) < 2:
         return None, "no larger batch fits into an epoch"
-    return Axis(_beside_its_arguments(knob, known.knowledge), values, _index(values, written)), ""
+    return _axis(knob, known.knowledge, values), ""
 
 
 def _beside_pins(knowledge: Knowledge, pinned: Mapping[str, Value]) -> Knowledge:
@@ -307,6 +150,11 @@ def _admits(space: SearchSpace, config: Mapping[str, Value], known: Known) -> bo
 
 def _is_above(value: Value, written: Value) -> bool:
     return isinstance(value, (int, float)) and isinstance(written, (int, float)) and value > written
+
+
+def _axis(knob: Knob, knowledge: Knowledge, values: tuple[Value, ...], told: str = "", unlikely: str = "") -> Axis:
+    as_written = index_in(places_of(values), knowledge.as_written[knob.name])
+    return Axis(_beside_its_arguments(knob, knowledge), values, as_written, told, unlikely)
 
 
 def _beside_its_arguments(knob: Knob, knowledge: Knowledge) -> Knob:
@@ -363,13 +211,6 @@ def _reason_to_leave_out(knob: Knob, known: Known, pinned: Mapping[str, Value]) 
     if knob.value_type is int and type(written) is not int:
         return f"the script's own value is {written}, which is no whole number"
     return knob.refuses(known) if knob.refuses is not None else ""
-
-
-def _index(values: Sequence[Value], wanted: Value) -> int:
-    for index, value in enumerate(values):
-        if same_value(value, wanted):
-            return index
-    raise ValueError(f"{wanted!r} is none of {list(values)}")
 
 
 def _distinct(values: Sequence[Value], *, ordered: bool) -> tuple[Value, ...]:

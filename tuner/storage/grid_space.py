@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from tuner.knowledge import Knowledge
 from tuner.model import Config, Device, Value, same_value
 from tuner.space.declare import Knob, Known, SearchSpace
-from tuner.space.resolve import ResolvedSpace, resolve
+from tuner.space.resolve import resolve
+from tuner.space.resolved import ResolvedSpace
 from tuner.storage.grid import Grid, GridKnob
 
 MOST_CONFIGS = 200_000

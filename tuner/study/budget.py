@@ -17,7 +17,7 @@ from tuner.knowledge import batch_factor, samples_per_step
 from tuner.model import BASELINE, Config, OutcomeKind, Phase, Trial, baseline_of
 from tuner.search.history import History
 from tuner.search.rotation import loader_knobs
-from tuner.space.resolve import ResolvedSpace
+from tuner.space.resolved import ResolvedSpace
 from tuner.study.lengths import screen_lengths, screened_samples, window_s
 from tuner.study.plan import StudyPlan
 from tuner.study.run_times import RunTimes, Together, any_together, compiled_setting

@@ -25,7 +25,7 @@ from tuner.model import BASELINE, SIDELINES, Config, Outcome, OutcomeKind, Phase
 from tuner.runner.request import Interrupted
 from tuner.search.rotation import compiled, loads, next_rotation
 from tuner.space.arguments import Placeholder
-from tuner.space.resolve import ResolvedSpace
+from tuner.space.resolved import ResolvedSpace
 from tuner.storage.database import NewTrial, Repository, StudyRecord
 from tuner.study.budget import Budget, StudyTime, keeping_batch, needs_screen, searched
 from tuner.study.execution import TrialExecutor, window_of

@@ -16,7 +16,7 @@ from tuner.masking import masked
 from tuner.model import Trial, Value
 from tuner.objective import Objective, amortised
 from tuner.space.registry import OBJECTIVES, is_file, load_objective, names
-from tuner.space.resolve import ResolvedSpace
+from tuner.space.resolved import ResolvedSpace
 from tuner.storage import codec
 from tuner.study.plan import StudyPlan
 

@@ -18,7 +18,8 @@ from tuner.model import BASELINE, Config, Measurement, Outcome, Phase, Side
 from tuner.runner.request import Runner, TrialRequest, probe_window
 from tuner.space.arguments import bound_knobs, parse, render
 from tuner.space.declare import Known
-from tuner.space.resolve import ResolvedSpace, resolve, selected_names
+from tuner.space.resolve import resolve, selected_names
+from tuner.space.resolved import ResolvedSpace
 from tuner.storage.database import NewTrial
 from tuner.storage.folder import CHECKS, LOG, PROBE
 from tuner.storage.lock import DeviceLock, FolderLock

@@ -26,7 +26,7 @@ from tuner.runner.grid_replay import GridReplay
 from tuner.runner.request import Interrupted, Runner
 from tuner.space.choose import Spaces
 from tuner.space.declare import Known, SearchSpace
-from tuner.space.resolve import ResolvedSpace
+from tuner.space.resolved import ResolvedSpace
 from tuner.storage.database import NewTrial
 from tuner.storage.folder import RECORDS, REFERENCE, REFERENCE_RESOURCES, RESOURCES, trial_folder
 from tuner.storage.grid import SCHEMA, Grid, GridEvidence, GridHeader, GridReading, GridRow

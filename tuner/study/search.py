@@ -12,7 +12,7 @@ from tuner.devices.present import kind_of
 from tuner.formatting import shift_text
 from tuner.model import BASELINE, Config, Phase, Trial
 from tuner.search.history import History, Proposal, Sampler
-from tuner.space.resolve import ResolvedSpace
+from tuner.space.resolved import ResolvedSpace
 from tuner.storage.database import NewTrial
 from tuner.study.budget import StudyTime, compiled_text, was_late
 from tuner.study.context import StudyContext

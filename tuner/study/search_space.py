@@ -11,7 +11,8 @@ from tuner.knowledge import BOTH, KEEP, widened
 from tuner.model import Config, LeftOut, Value
 from tuner.space.arguments import bound_knobs
 from tuner.space.declare import Known, SearchSpace
-from tuner.space.resolve import Axis, ResolvedSpace, only_one, resolve, selected_names
+from tuner.space.resolve import only_one, resolve, selected_names
+from tuner.space.resolved import Axis, ResolvedSpace
 from tuner.study.context import StudyContext
 from tuner.study.identity import check_space, space_document
 

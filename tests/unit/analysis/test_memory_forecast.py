@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support import worlds
 
-from tuner.analysis.memory_forecast import Forecast, MemoryLimits, forecast
+from tuner.analysis.memory_forecast import Forecast, Forecasts, MemoryLimits
 from tuner.model import Config, Phase, Trial, Value
 from tuner.search.history import History
 from tuner.search.structured import StructuredSampler
@@ -28,7 +28,7 @@ def trial(number: int, config: Mapping[str, Value], device_mib: float) -> Trial:
 
 def test_two_batches_forecast_a_third() -> None:
     trials = [trial(0, {}, 100 + 64), trial(1, {"batch_size": 128}, 100 + 128)]
-    expected = forecast(worlds.resolved(), {"batch_size": 512}, trials)
+    expected = Forecasts(worlds.resolved(), trials).of({"batch_size": 512})
     assert expected is not None
     assert expected.device_bytes == pytest.approx(612 * MIB, rel=1e-6)
     assert expected.host_bytes == pytest.approx(1224 * MIB, rel=1e-6)
@@ -38,8 +38,8 @@ def test_other_configs_and_larger_batches_say_nothing() -> None:
     space = worlds.resolved()
     other = trial(1, {"batch_size": 128, "precision": "bf16"}, 150)
     trials = [trial(0, {}, 164), other, trial(2, {"batch_size": 256}, 9)]
-    assert forecast(space, {"batch_size": 128}, trials) is None
-    assert forecast(space, {"workers": 2}, trials[:1]) is None
+    assert Forecasts(space, trials).of({"batch_size": 128}) is None
+    assert Forecasts(space, trials[:1]).of({"workers": 2}) is None
 
 
 def test_memory_that_nobody_told_of_is_not_forecast_to_be_none() -> None:
@@ -47,13 +47,13 @@ def test_memory_that_nobody_told_of_is_not_forecast_to_be_none() -> None:
     outcome = trials[1].outcome
     assert outcome is not None and outcome.measurement is not None
     untold = replace(outcome, measurement=replace(outcome.measurement, peak_device_bytes=None))
-    expected = forecast(worlds.resolved(), {"batch_size": 512}, [trials[0], replace(trials[1], outcome=untold)])
+    expected = Forecasts(worlds.resolved(), [trials[0], replace(trials[1], outcome=untold)]).of({"batch_size": 512})
     assert expected is not None and expected.device_bytes is None and expected.host_bytes > 0
 
 
 def test_memory_does_not_shrink_with_the_batch() -> None:
     trials = [trial(0, {}, 200), trial(1, {"batch_size": 128}, 199)]
-    expected = forecast(worlds.resolved(), {"batch_size": 512}, trials)
+    expected = Forecasts(worlds.resolved(), trials).of({"batch_size": 512})
     assert expected is not None
     assert expected.device_bytes == pytest.approx(199.5 * MIB, rel=1e-3)
 

@@ -30,7 +30,7 @@ from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
 from tuner.search.tried import Indices, noise_of
 from tuner.space.declare import Knob
-from tuner.space.resolve import ResolvedSpace
+from tuner.space.resolved import ResolvedSpace
 
 SPACE = worlds.resolved()
 BF16, W4 = Config(precision="bf16"), Config(workers=4)

@@ -21,7 +21,8 @@ from tuner.search.larger_batches import LargerBatchSampler
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
 from tuner.space.declare import Known
-from tuner.space.resolve import ResolvedSpace, resolve
+from tuner.space.resolve import resolve
+from tuner.space.resolved import ResolvedSpace
 
 SELECTION = ("batch_size", "precision")
 

@@ -16,7 +16,7 @@ from tuner.search.history import History
 from tuner.search.proven_first import candidates_of
 from tuner.search.ranked import ranked_readings
 from tuner.search.rotation import MOST_BIAS, MOST_UNMEASURED_BIAS
-from tuner.space.resolve import ResolvedSpace
+from tuner.space.resolved import ResolvedSpace
 
 SPACE = worlds.resolved("precision", "layout", "compile")
 LAYOUT, BF16 = Config(layout=True), Config(precision="bf16")

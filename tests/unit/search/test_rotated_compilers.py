@@ -17,7 +17,8 @@ from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Ratio, Ro
 from tuner.search.history import History
 from tuner.search.rotation import FEWEST_STEPS, MOST_COMBINED, compiled, is_outranked, loses, next_rotation, ranking_of
 from tuner.space.declare import Knob, Known, SearchSpace
-from tuner.space.resolve import ResolvedSpace, resolve
+from tuner.space.resolve import resolve
+from tuner.space.resolved import ResolvedSpace
 from tuner.study.lengths import COMPILED_S, LARGEST_SHARE, MOST_COMPILED, foreseen
 
 WRITTEN: dict[str, Any] = {

@@ -14,7 +14,8 @@ from tuner.model import BASELINE, Config, Outcome, Phase, Ratio, Rotated, Side, 
 from tuner.search.history import History
 from tuner.search.rotation import FEWEST_STEPS, LONGEST_STEP_S, is_outranked, loads, loses, next_rotation, ranking_of
 from tuner.space.declare import Knob, Known, SearchSpace
-from tuner.space.resolve import ResolvedSpace, resolve
+from tuner.space.resolve import resolve
+from tuner.space.resolved import ResolvedSpace
 from tuner.study.lengths import LOADER_STEPS, LOADER_TURN_S, rotation_turn_s, rotation_window
 
 NUMBERS = (0, 1, 2, 4, 8, 12, 16, 32, 64)

@@ -15,7 +15,8 @@ from tuner.child.rounds import MOST_SHUFFLED, turns_of
 from tuner.model import BASELINE, Config, Outcome, Phase, Ratio, Rotated, Trial, Value
 from tuner.search.rotation import FEWEST, FEWEST_COMBINED, FEWEST_STEPS, loads, next_rotation
 from tuner.space.declare import Known
-from tuner.space.resolve import ResolvedSpace, resolve
+from tuner.space.resolve import resolve
+from tuner.space.resolved import ResolvedSpace
 from tuner.study.lengths import TRACED, foreseen
 
 PIPELINE: Mapping[str, Value] = {

@@ -16,7 +16,8 @@ from tuner.objective import Objective
 from tuner.search.history import History
 from tuner.search.structured import MOST_VISITS, StructuredSampler
 from tuner.space.declare import Knob, Known, SearchSpace
-from tuner.space.resolve import ResolvedSpace, resolve
+from tuner.space.resolve import resolve
+from tuner.space.resolved import ResolvedSpace
 
 OutcomeOf = Callable[[Config], Outcome]
 

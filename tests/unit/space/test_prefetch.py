@@ -13,7 +13,8 @@ from tuner.knowledge import Knowledge
 from tuner.model import Value
 from tuner.space.arguments import extend_space, parse
 from tuner.space.declare import Known
-from tuner.space.resolve import Axis, resolve
+from tuner.space.resolve import resolve
+from tuner.space.resolved import Axis
 
 USUAL_S, SLOW_S, LOOP_S = 0.01, 0.3, 0.02
 SPREAD = tuple(SLOW_S if place % 40 == 20 else USUAL_S for place in range(400))

@@ -12,7 +12,8 @@ from search_spaces.torch import SPACE
 from tuner.knowledge import Knowledge
 from tuner.model import Value
 from tuner.space.declare import Known
-from tuner.space.resolve import ResolvedSpace, resolve
+from tuner.space.resolve import resolve
+from tuner.space.resolved import ResolvedSpace
 
 MIB = 1 << 20
 NAMES = {knob.name for knob in KNOBS}

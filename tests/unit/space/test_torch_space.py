@@ -16,7 +16,8 @@ from tuner.model import Config, Value
 from tuner.space.applicable import beyond_cores
 from tuner.space.arguments import bound_knobs, extend_space, parse
 from tuner.space.declare import Known
-from tuner.space.resolve import ResolvedSpace, resolve
+from tuner.space.resolve import resolve
+from tuner.space.resolved import ResolvedSpace
 
 WRITTEN: dict[str, Value] = {
     "batch_size": 64, "grad_accumulation": 1, "num_workers": 0, "prefetch_factor": 2, "persistent_workers": False,

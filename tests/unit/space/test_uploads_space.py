@@ -9,7 +9,8 @@ from search_spaces.uploads import KNOBS
 from tuner.knowledge import Knowledge
 from tuner.model import Device, Value
 from tuner.space.declare import Known
-from tuner.space.resolve import ResolvedSpace, resolve
+from tuner.space.resolve import resolve
+from tuner.space.resolved import ResolvedSpace
 
 NAMES = {knob.name for knob in KNOBS}
 WRITTEN: dict[str, Value] = {

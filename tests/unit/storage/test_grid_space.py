@@ -18,7 +18,8 @@ from tuner.devices.cpu import cpu_device
 from tuner.knowledge import Knowledge
 from tuner.model import Config, OutcomeKind, Value
 from tuner.space.declare import Known
-from tuner.space.resolve import ResolvedSpace, resolve
+from tuner.space.resolve import resolve
+from tuner.space.resolved import ResolvedSpace
 from tuner.storage.grid import Grid, GridRow, read_grid, write_grid
 from tuner.storage.grid_space import configs_of, knobs_of, space_of
 

@@ -18,7 +18,7 @@ from tuner.objective import Objective
 from tuner.runner.request import Limits
 from tuner.space.choose import Spaces
 from tuner.space.declare import Knob, SearchSpace
-from tuner.space.resolve import Axis, ResolvedSpace
+from tuner.space.resolved import Axis, ResolvedSpace
 from tuner.storage import codec
 from tuner.study.identity import check_identity, check_modules, hashes_of_modules, identity_of, space_hash
 from tuner.study.plan import StudyPlan

@@ -23,7 +23,8 @@ from tuner.search.history import History, Proposal, Sampler
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
 from tuner.space.declare import Known
-from tuner.space.resolve import ResolvedSpace, resolve
+from tuner.space.resolve import resolve
+from tuner.space.resolved import ResolvedSpace
 from tuner.study.budget import Budget, StudyTime
 from tuner.study.run import run_study
 from tuner.study.search import CALM, MANY_FAILURES

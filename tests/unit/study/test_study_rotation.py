@@ -35,7 +35,8 @@ from tuner.search.rotation import FEWEST_STEPS, is_outranked, loses, next_rotati
 from tuner.search.structured import StructuredSampler
 from tuner.space.choose import Spaces
 from tuner.space.declare import Knob, Known, SearchSpace
-from tuner.space.resolve import ResolvedSpace, resolve
+from tuner.space.resolve import resolve
+from tuner.space.resolved import ResolvedSpace
 from tuner.study.context import StudyContext
 from tuner.study.lengths import rotation_s, rotation_window
 from tuner.study.run import run_study
@@ -53,8 +54,8 @@ SPACE = SearchSpace(
 )  # fmt: skip
 WRITTEN = {**worlds.WRITTEN, "threads": 2}
 TRUTH = {("precision", "bf16"): 1.7, ("precision", "fp16"): 0.5, ("layout", True): 1.15, ("threads", 1): 0.6}
-BF16, FP16, LAYOUT, ONE = Config(precision="bf16"), Config(precision="fp16"), Config(layout=True), Config(threads=1)
-BOTH = Config(precision="bf16", layout=True)
+LAYOUT, ONE, BOTH = Config(layout=True), Config(threads=1), Config(precision="bf16", layout=True)
+BF16, FP16 = Config(precision="bf16"), Config(precision="fp16")
 RateOf = Callable[[Config], float]
 
 
@@ -88,8 +89,8 @@ def rotated(configs: Iterable[Config], *, broke: Config | None = None, rate_of: 
     if broke in configs:
         said = [Rotated(config, None, 0, ENDED if config == broke else TOO_FEW) for config in configs]
         return Outcome(OutcomeKind.CRASHED, "signal-9", "killed", rotation=tuple(said[: configs.index(broke) + 1]))
-    gains = {config: rate_of(config) for config in configs}
-    said = [Rotated(config, Ratio(gain, gain / 1.05, gain * 1.05), 5) for config, gain in gains.items()]
+    gains = ((config, rate_of(config)) for config in configs)
+    said = [Rotated(config, Ratio(gain, gain / 1.05, gain * 1.05), 5) for config, gain in gains]
     return replace(worlds.measured(1000), rotation=tuple(said))
 
 
@@ -100,9 +101,7 @@ class Rotating(ReplayRunner):
 
     def __init__(self, broke: Config | None = None, refuses: str = "", rate_of: RateOf = truth) -> None:
         super().__init__(lambda config: outcome_of(config, rate_of))
-        self._broke = broke
-        self._rate_of = rate_of
-        self._refuses = refuses
+        self._broke, self._rate_of, self._refuses = broke, rate_of, refuses
         self.rotations: list[tuple[Config, ...]] = []
 
     def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
