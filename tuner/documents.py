@@ -94,8 +94,9 @@ def measurement_document(measurement: Measurement) -> dict[str, Any]:
 
 
 def knob_document(report: KnobReport) -> dict[str, Any]:
-    """What was observed of one knob."""
-    return {**plain(asdict(report)), "evidence": str(report.evidence)}
+    """What was observed of one knob, without what only a search has a use for."""
+    document = {**plain(asdict(report)), "evidence": str(report.evidence)}
+    return {name: value for name, value in document.items() if name != "of_value"}
 
 
 def screen_document(screen: Screened, winners: Iterable[Winner]) -> dict[str, Any]:

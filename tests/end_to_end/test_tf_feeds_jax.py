@@ -68,6 +68,7 @@ def test_the_wait_for_tf_data_and_its_knobs(kind: str, run_child: Run, write_scr
     assert [note["text"] for note in turned.of("note")] == []
     found = {knob: turned.evidence(knob) for knob in config}
     assert found == {**dict.fromkeys(config, "verified"), "deterministic": "not applicable"}, turned.of("knob")
+    assert [report["of_value"] for report in turned.of("knob") if report["knob"] == "deterministic"][-1:] == [True]
     assert losses(turned) == losses(ran) and len(losses(ran)) == 48
     if kind != "by itself":
         return

@@ -28,13 +28,16 @@ class SetBy(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What observation says of one knob. ``sites``: places where it could act; ``changed``: where it did."""
+    """What observation says of one knob. ``sites``: places where it could act; ``changed``: where it did;
+    ``of_value``: as ``KnobReport`` has it.
+    """
 
     evidence: Evidence
     reason: str = ""
     observed: Value | None = None
     sites: int = 1
     changed: int = 1
+    of_value: bool | None = None
 
 
 def compare(
@@ -68,7 +71,12 @@ def inapplicable(reason: str, set_by: SetBy, *, sites: int = 1) -> Finding:
     """
     if set_by is SetBy.ARGUMENT:
         return Finding(Evidence.UNVERIFIABLE, f"{reason}; {ITS_OWN}", None, sites, 0)
-    return Finding(Evidence.NOT_APPLICABLE, reason, None, sites, 0)
+    return Finding(Evidence.NOT_APPLICABLE, reason, None, sites, 0, of_value=False)
+
+
+def at_work_anyway(reason: str, observed: Value | None = None) -> Finding:
+    """What runs with the requested value is what runs as the script is written: of other values that says nothing."""
+    return Finding(Evidence.NOT_APPLICABLE, reason, observed, of_value=True)
 
 
 _FORMAT_WORDS = {

@@ -89,7 +89,7 @@ class Knobs:
     def report(self, knob: str, finding: Finding) -> None:
         """Sends what was found of a knob; nothing, where the config doesn't ask for it. The last report counts."""
         if knob in self._inapplicable:
-            finding = Finding(Evidence.NOT_APPLICABLE, self._inapplicable[knob], None, finding.sites, 0)
+            finding = Finding(Evidence.NOT_APPLICABLE, self._inapplicable[knob], None, finding.sites, 0, False)
         elif finding.evidence is Evidence.CONTRADICTED and self._ended_early():
             # What ended the script so early is the news, not that a knob had no time to show.
             reason = "the script ended before it could show"
@@ -99,7 +99,7 @@ class Knobs:
             self._recorder.emit(
                 KnobReport(
                     knob, self.requested[knob], finding.sites, finding.changed, finding.evidence, finding.reason,
-                    finding.observed,
+                    finding.observed, finding.of_value,
                 )
             )  # fmt: skip
 

@@ -303,7 +303,8 @@ class Compile:
 
 @dataclass(frozen=True)
 class KnobReport:
-    """Requested → sites seen → changed → evidence, for one knob."""
+    """Requested → sites seen → changed → evidence, for one knob. ``of_value``: where it isn't applicable, whether that
+    is so of the requested value alone, which is at work anyway, or of any; None where nobody can tell."""
 
     kind: ClassVar[str] = "knob"
     knob: str
@@ -313,6 +314,7 @@ class KnobReport:
     evidence: Evidence
     reason: str = ""
     observed: Value | None = None
+    of_value: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -370,10 +372,8 @@ class WindowEnd:
 
 @dataclass(frozen=True)
 class ScriptException:
-    """An exception left the user's script.
-
-    ``traceback`` is as plain Python prints it; ``with_ours`` has our own frames as well, "" where none are in it.
-    """
+    """An exception left the user's script. ``traceback`` is as plain Python prints it; ``with_ours`` has our own frames
+    as well, "" where none are in it."""
 
     kind: ClassVar[str] = "exception"
     type: str

@@ -270,7 +270,7 @@ def _measurement(
 
 def _reports(reading: GridReading, config: Mapping[str, Value]) -> tuple[KnobReport, ...]:
     return tuple(
-        KnobReport(each.knob, config.get(each.knob, ""), each.seen, each.changed, each.evidence)
+        KnobReport(each.knob, config.get(each.knob, ""), each.seen, each.changed, each.evidence, of_value=each.of_value)
         for each in reading.knobs
     )
 

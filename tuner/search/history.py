@@ -293,8 +293,9 @@ class History:
     def _without_effect(self) -> frozenset[str]:
         """Knobs that met nothing in the script to turn.
 
-        Where something was turned, and is at work as it would be anyway, that is so of this value: TensorFlow makes one
-        call of a map at once by itself. Of the knob it is where two values say so, and none another thing.
+        What is at work anyway is so of this value: TensorFlow makes one call of a map at once by itself. Of the knob it
+        is where two values say so, and none another thing. Where nothing tells which it is, as in records of earlier
+        versions, it's the value if something was turned all the same.
         """
         nothing_there, at_work, idle = set[str](), set[str](), defaultdict[str, set[Value]](set)
         for trial in self._all:
@@ -304,7 +305,7 @@ class History:
                     continue
                 if report.evidence is not Evidence.NOT_APPLICABLE:
                     at_work.add(report.knob)
-                elif report.sites_changed:
+                elif report.of_value or (report.of_value is None and report.sites_changed):
                     idle[report.knob].add(trial.config[report.knob])
                 else:
                     nothing_there.add(report.knob)

@@ -240,6 +240,7 @@ def knob_fields(report: KnobReport) -> dict[str, Any]:
         "evidence": report.evidence.value,
         "reason": report.reason,
         "observed": report.observed,
+        "of_value": report.of_value,
     }
 
 

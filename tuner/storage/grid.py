@@ -89,12 +89,13 @@ class GridHeader:
 
 @dataclass(frozen=True)
 class GridEvidence:
-    """What observation said of a knob of the config."""
+    """What observation said of a knob of the config; ``of_value`` as ``KnobReport`` has it."""
 
     knob: str
     evidence: Evidence
     seen: int = 0
     changed: int = 0
+    of_value: bool | None = None
 
 
 @dataclass(frozen=True)

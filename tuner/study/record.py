@@ -250,7 +250,8 @@ def _reading(trial: Trial, measurement: Measurement, study: StudyContext) -> Gri
         compile_cache=measurement.compile_cache, warmup_s=slices.warmup_s,
         cpu_s_per_sample=measurement.cpu_s_per_sample, foreign_cpus=measurement.foreign_cpus, steady=measurement.steady,
         knobs=tuple(
-            GridEvidence(each.knob, each.evidence, each.sites_seen, each.sites_changed) for each in measurement.knobs
+            GridEvidence(each.knob, each.evidence, each.sites_seen, each.sites_changed, each.of_value)
+            for each in measurement.knobs
         ),
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ from support.in_process import Log
 from tuner.child.evidence import ITS_OWN, Finding, SetBy, compare, inapplicable, number_format
 from tuner.child.knobs import Knobs
 from tuner.child.records import Evidence, Value
+from tuner.child.tensorflow.data import plans
 
 
 @pytest.mark.parametrize(
@@ -24,11 +25,24 @@ def test_a_difference_proves_nothing_of_an_argument(observed: object, set_by: Se
 
 def test_a_bound_knob_is_never_said_to_act_on_nothing() -> None:
     assert inapplicable("no layer computes", SetBy.PATCH) == Finding(
-        Evidence.NOT_APPLICABLE, "no layer computes", changed=0
+        Evidence.NOT_APPLICABLE, "no layer computes", changed=0, of_value=False
     )
     assert inapplicable("no layer computes", SetBy.ARGUMENT) == Finding(
         Evidence.UNVERIFIABLE, f"no layer computes; {ITS_OWN}", changed=0
     )
+
+
+def test_what_is_not_applicable_is_so_of_the_value_or_of_all() -> None:
+    """One call of a map at once is what TensorFlow makes by itself: of two calls that says nothing."""
+    as_written: plans.Plan = [(0, "ParallelMapV2", 1, 2)]
+    other = plans.judge("parallel_calls", 2, [(0, "ParallelMapV2", 2, 2)], as_written)
+    assert (other.evidence, other.of_value) == (Evidence.VERIFIED, None)
+    same = plans.judge("parallel_calls", 1, as_written, as_written)
+    assert (same.evidence, same.of_value, same.observed) == (Evidence.NOT_APPLICABLE, True, "ParallelMapV2 1")
+    assert inapplicable("no dataset", SetBy.PATCH).of_value is False
+    knobs, log = _knobs({"parallel_calls": 1})
+    knobs.report("parallel_calls", same)
+    assert [report["of_value"] for report in log.of("knob")] == [True]
 
 
 def test_reasons_say_what_is_known() -> None:
@@ -76,7 +90,7 @@ def test_a_value_that_the_script_keeps_is_not_fought() -> None:
     knobs.compare("precision", "fp32")
     (report,) = log.of("knob")
     assert (report["evidence"], report["sites_changed"]) == ("not applicable", 0)
-    assert report["reason"] == "the trainer is told"
+    assert (report["reason"], report["of_value"]) == ("the trainer is told", False)
 
 
 def test_a_script_that_ended_early_contradicts_nothing() -> None:

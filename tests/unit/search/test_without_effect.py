@@ -11,9 +11,11 @@ from tuner.model import BASELINE, Config, Evidence, KnobReport, Outcome, Phase, 
 from tuner.search.history import History
 
 
-def ran(*, sites_changed: int = 1, **turned: Evidence) -> Outcome:
+def ran(*, sites_changed: int = 1, of_value: bool | None = None, **turned: Evidence) -> Outcome:
     """What a trial says of the knobs that it turned."""
-    reports = tuple(KnobReport(knob, 1, 1, sites_changed, evidence) for knob, evidence in turned.items())
+    reports = tuple(
+        KnobReport(knob, 1, 1, sites_changed, evidence, of_value=of_value) for knob, evidence in turned.items()
+    )
     return worlds.measured(100.0, knobs=reports)
 
 
@@ -38,11 +40,13 @@ def test_a_value_that_is_at_work_anyway_tells_nothing_of_the_others() -> None:
     ("trials", "is_idle"),
     [
         ([(Config(workers=1), ran(sites_changed=0, workers=Evidence.NOT_APPLICABLE))], True),
+        ([(Config(workers=1), ran(of_value=False, workers=Evidence.NOT_APPLICABLE))], True),
+        ([(Config(workers=1), ran(sites_changed=0, of_value=True, workers=Evidence.NOT_APPLICABLE))], False),
         ([(Config(workers=1), IDLE), (Config(workers=2), IDLE)], True),
         ([(Config(workers=1), IDLE), (Config(workers=1, precision="bf16"), IDLE)], False),
         ([(Config(workers=1), IDLE), (Config(workers=2), IDLE), (Config(workers=4), WORKS)], False),
     ],
-    ids=["nothing there", "two values", "one value twice", "a third one works"],
+    ids=["nothing there", "so says the trial", "written so", "two values", "one value twice", "a third one works"],
 )  # fmt: skip
 def test_a_knob_is_idle_where_nothing_is_there_or_two_values_change_nothing(
     trials: list[tuple[Config, Outcome]], *, is_idle: bool

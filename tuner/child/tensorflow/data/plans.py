@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-from ...evidence import Finding
+from ...evidence import Finding, at_work_anyway
 from ...records import Evidence, PlanLine, Value
 from ..types import Dataset, DatasetIterator, ModelProto
 from . import shared_out
@@ -170,7 +170,7 @@ def judge(knob: str, requested: Value, plan: Plan, baseline: Plan | None) -> Fin
     if baseline is None and knob != "cache":
         return Finding(Evidence.UNVERIFIABLE, "the plan of the script as it is isn't known", _in_words(knob, seen))
     if baseline is not None and seen == _ASPECTS[knob](baseline):
-        return Finding(Evidence.NOT_APPLICABLE, SAME_PLAN, _in_words(knob, seen))
+        return at_work_anyway(SAME_PLAN, _in_words(knob, seen))
     values = [turned for _, turned in seen]
     if knob == "parallel_calls":
         # An interleave of fewer files than calls runs as many calls as it has files.

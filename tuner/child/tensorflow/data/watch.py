@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
 
-from ...evidence import Finding
+from ...evidence import Finding, at_work_anyway
 from ...records import Evidence, Value
 from ...session import Session
 from ..types import Dataset, DatasetIterator
@@ -372,7 +372,7 @@ class DatasetWatch:
         elif knob == "batch_size":
             finding = self._judge_size(requested)
         elif not applied.changed:
-            finding = Finding(Evidence.NOT_APPLICABLE, AS_WRITTEN)
+            finding = at_work_anyway(AS_WRITTEN)
         elif knob == "deterministic":
             finding = plans.judge_order(self._feeding(), requested, self.plans.plan)
         elif knob == "cache" and max(self._caches.values(), default=0) > 2:
