@@ -246,6 +246,7 @@ def test_one_that_never_comes_to_its_window_is_told(tmp_path: Path) -> None:
     study.runner = ProcessRunner(child=study.folder / "nothing.py")
     found = study.runner.run_beside(study.asked(0), study.written, threading.Event(), Race())
     assert found.outcomes == () and "window" in found.obstacle
+    assert "nothing.py" in found.obstacle, "what it died of"
     assert nothing_is_left()
 
 

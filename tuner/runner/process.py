@@ -35,6 +35,8 @@ from tuner.storage.folder import make_private
 _STARTS = 2
 """So often the script as written is started to take turns: one that is killed before it does says nothing of it."""
 
+NO_WINDOW = "it doesn't come to its window, as it is written, in time to take turns"
+
 
 class ProcessRunner(Runner):
     """Runs each trial in a process of its own, fresh or forked, under a guard. Use it from one thread at a time."""
@@ -47,6 +49,7 @@ class ProcessRunner(Runner):
         self._child = child
         self._memory = MachineMemory()
         self._standing: Standing | None = None
+        self._why_none_stands = ""
         self._alive: list[TrialWatch] = []
         self._turns = itertools.count(1)
         self._servers = ForkServers()
@@ -151,7 +154,7 @@ class ProcessRunner(Runner):
         try:
             standing = self._standing_for(written, stop)
             if standing is None:
-                return ByTurns((), "it doesn't come to its window, as it is written, in time to take turns")
+                return ByTurns((), f"{NO_WINDOW} ({self._why_none_stands})")
             around = self._surroundings(request)
             with contextlib.ExitStack() as resources:
                 watch = self._begin(request, resources, around, stop, made_so_far(standing.request.folder))
@@ -170,7 +173,8 @@ class ProcessRunner(Runner):
     def _standing_for(
         self, written: TrialRequest, stop: threading.Event, beside: TrialRequest | None = None
     ) -> Standing | None:
-        """The script as written, held and waiting for its turn; None where it doesn't come to its window.
+        """The script as written, held and waiting for its turn; None where it doesn't come to its window, for the
+        reason that ``_why_none_stands`` is then.
 
         ``beside``: a trial that is alive already, where it has to be started again.
         """
@@ -179,12 +183,18 @@ class ProcessRunner(Runner):
             return standing
         self._end_standing()
         for _ in range(_STARTS):
-            if self._start_standing(written, stop, beside) not in {*KILLED, EndedBy.GUARD_LOST}:
+            ended = self._start_standing(written, stop, beside)
+            if ended is None:
+                break
+            self._why_none_stands = ended.detail or ended.reason or str(ended.kind)
+            if ended.reason not in {*KILLED, EndedBy.GUARD_LOST}:
                 break
         return self._standing
 
-    def _start_standing(self, written: TrialRequest, stop: threading.Event, beside: TrialRequest | None) -> str:
-        """Keeps one as ``_standing`` where it comes to its window; else the reason of what it ended as."""
+    def _start_standing(
+        self, written: TrialRequest, stop: threading.Event, beside: TrialRequest | None
+    ) -> Outcome | None:
+        """Keeps one as ``_standing`` where it comes to its window; else what it ended as."""
         taken = [int(path.name) for path in written.folder.glob("[0-9]*") if path.name.isdecimal()]
         request = replace(written, folder=written.folder / f"{max(taken, default=-1) + 1:04d}")
         around = self._surroundings(request)
@@ -196,8 +206,8 @@ class ProcessRunner(Runner):
             watch.run(stop)
             if watch.waits:
                 self._standing = Standing(written, request, watch, resources.pop_all())
-                return ""
-        return around.outcome(watch, request, watch.seconds).reason
+                return None
+        return around.outcome(watch, request, watch.seconds)
 
     def _surroundings(self, request: TrialRequest) -> _Surroundings:
         self._memory.begin()
