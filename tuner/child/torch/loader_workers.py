@@ -26,17 +26,20 @@ class Rest:
 
     def __init__(self) -> None:
         self._first: dict[int, tuple[float, float]] = {}
+        self._seen: dict[int, tuple[float, float]] = {}
+        """Of each worker the seconds since it was first looked at, and those of them that it ran."""
 
     def share(self, iterator: object) -> float:
-        """Of their time since each of them was first looked at, on average; 1 where that can't be known."""
-        shares = []
+        """Of their time since each of them was first looked at, with those of earlier epochs, which tell of an epoch's
+        that has just begun; 1 where that can't be known.
+        """
         for worker in workers_of(iterator):
             with suppress(OSError, ValueError):
                 now, ran_s = time.monotonic(), _ran_s(worker.pid)
                 since, before_s = self._first.setdefault(worker.pid, (now, ran_s))
-                if now > since:
-                    shares.append(1 - (ran_s - before_s) / (now - since))
-        return sum(shares) / len(shares) if shares else 1.0
+                self._seen[worker.pid] = now - since, ran_s - before_s
+        seconds, ran_s = (sum(each) for each in zip((0.0, 0.0), *self._seen.values(), strict=True))
+        return 1 - ran_s / seconds if seconds > 0 else 1.0
 
 
 def _ran_s(pid: int) -> float:

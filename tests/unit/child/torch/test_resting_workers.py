@@ -32,6 +32,22 @@ def test_workers_rest_where_they_neither_compute_nor_wait_for_a_core(does: str, 
     assert share < 0.1 or share > 0.9, share
 
 
+def test_workers_that_were_just_started_are_told_by_those_before_them() -> None:
+    """Where each epoch starts some, the first look at them tells nothing: they passed for ones that rest."""
+    before, now = ([subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])] for _ in range(2))
+    rest = Rest()
+    try:
+        time.sleep(0.3)  # they start
+        rest.share(SimpleNamespace(_workers=before))
+        time.sleep(0.5)
+        rest.share(SimpleNamespace(_workers=before))
+        assert rest.share(SimpleNamespace(_workers=now)) < RESTS
+    finally:
+        for worker in (*before, *now):
+            worker.kill()
+            worker.wait()
+
+
 def test_of_workers_that_nobody_can_look_at_it_is_taken_for_granted() -> None:
     assert Rest().share(object()) == 1.0
     assert Rest().share(SimpleNamespace(_workers=[SimpleNamespace(pid=None)])) == 1.0
