@@ -116,6 +116,7 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
         "winner": _measured(proven.winner, FINALS) if proven is not None else None,
         "candidate": _candidate(result),
         "lacked_time": _lacked_time(result),
+        "doubt": "" if result.improved else result.roughness,
         "tiers": [tier_document(best) for best in result.bests],
         # Trials that an earlier version ran may tell secrets where they say why.
         **all_without_secrets(told, study.script.argv),

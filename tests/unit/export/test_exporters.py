@@ -56,6 +56,14 @@ def studied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, install: Callable[.
     )
 
 
+def test_a_profile_says_where_its_single_trials_are_no_more_than_a_hint() -> None:
+    """The summary said so, and whoever read the file alone took the gain of the candidate for one."""
+    open_ = replace(made_up.RESULT, winner=None, baseline_disturbed="8.0 cores of others")
+    assert json.loads(PROFILE.serialize(open_, None) or b"")["profiles"][0]["doubt"].endswith("8.0 cores of others")
+    for result in (replace(open_, baseline_disturbed=""), replace(made_up.RESULT, baseline_disturbed="8.0 cores")):
+        assert json.loads(PROFILE.serialize(result, None) or b"")["profiles"][0]["doubt"] == ""
+
+
 def test_an_exporter_in_the_list_has_its_file_written_and_named(
     studied: Callable[[], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
