@@ -131,6 +131,7 @@ class StudyResult:
     None where none was measured, and ``no_larger`` says why none was tried, "" where that wasn't asked for.
     ``objective`` is what gains are by: how much sooner a loss is reached is told where it is a rate. ``lacked_time`` is
     the fastest candidate that keeps the effective batch and had no time for its proof; None where there is none.
+    With ``untried_budget_s`` the same command has the time to try a config, which it hadn't; None where it had.
     """
 
     study: StudyFacts
@@ -157,6 +158,7 @@ class StudyResult:
     no_larger: str = ""
     objective: Objective = RATE
     lacked_time: LackOfTime | None = None
+    untried_budget_s: float | None = None
 
     @property
     def cannot_tell(self) -> str:

@@ -381,6 +381,8 @@ def _next(result: StudyResult, files: Mapping[str, str], profile: str) -> list[s
         late = result.lacked_time
         proves = f"which has the time to prove {config_text(late.first)}"
         rows.append(("go on", f"the same command with --budget {late.budget_s / 60:.0f}m, {proves}"))
+    elif result.untried_budget_s is not None:
+        rows.append(("go on", f"the same command with --budget {result.untried_budget_s / 60:.0f}m, to try a config"))
     return aligned(rows)
 
 

@@ -30,7 +30,7 @@ def facts_of(plan: StudyPlan) -> StudyFacts:
 
 def result_of(
     study: StudyContext, *, winner: Winner | None, larger: LargerBatch | None, lacked: LackOfTime | None, why: str,
-    interrupted: bool,
+    interrupted: bool, untried_budget_s: float | None = None,
 ) -> StudyResult:  # fmt: skip
     """The result, with what follows from the trials. ``why`` says what ended the search."""
     best, track, space, host = study.best, study.track, study.space, study.plan.host
@@ -55,7 +55,7 @@ def result_of(
         ),
         baseline_disturbed=_baseline_disturbed(study),
         larger=larger, no_larger=_why_no_larger(study) if larger is None else "", objective=study.plan.objective,
-        lacked_time=lacked,
+        lacked_time=lacked, untried_budget_s=untried_budget_s,
     )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ from tuner.study.screens import bar_what_stays_open
 from tuner.study.search import search
 from tuner.study.search_space import resolve_space
 from tuner.study.trials import TrialStore
-from tuner.study.unproven import lack_of_time
+from tuner.study.unproven import budget_to_try, lack_of_time
 
 
 def run_study(
@@ -116,6 +116,7 @@ def _run_phases(study: StudyContext, sampler: Sampler) -> StudyResult:
     winner: Winner | None = None
     larger: LargerBatch | None = None
     lacked: LackOfTime | None = None
+    untried_s: float | None = None
     judged = interrupted = False
     try:
         measure_baseline(study)
@@ -125,7 +126,7 @@ def _run_phases(study: StudyContext, sampler: Sampler) -> StudyResult:
         probe_study(study)
         rotate(study)
         why, candidates, winner = _search_and_prove(study, sampler)
-        lacked = lack_of_time(study, candidates, winner)
+        lacked, untried_s = lack_of_time(study, candidates, winner), budget_to_try(study)
         judged = True
         larger = prove_larger(study, winner)
         study.repository.save_state(study.record.id, "finished")
@@ -133,7 +134,9 @@ def _run_phases(study: StudyContext, sampler: Sampler) -> StudyResult:
         why, interrupted = "stopped on request", True
         winner = winner if judged else verdict_so_far(study)
         larger = larger_so_far(study, winner)
-    result = result_of(study, winner=winner, larger=larger, lacked=lacked, why=why, interrupted=interrupted)
+    result = result_of(
+        study, winner=winner, larger=larger, lacked=lacked, why=why, interrupted=interrupted, untried_budget_s=untried_s
+    )
     study.tell(StudyFinished(winner, result.best, len(result.trials), result.seconds, why, interrupted))
     return result
 

@@ -1,4 +1,4 @@
-"""What the fastest config lacked for a proof, where that was time: with which budget the same command has it."""
+"""What was lacking for a proof, or for any trial, where that was time: with which budget the same command has it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from tuner.analysis.accuracy import MOST_SEEDS, SEEDS, Screened
 from tuner.analysis.stats import Noninferiority
 from tuner.formatting import config_text
-from tuner.model import Trial, Verdict, Winner
+from tuner.model import Config, Phase, Trial, Verdict, Winner
 from tuner.result import LackOfTime
 from tuner.search.history import History
-from tuner.study.budget import FEWEST_ROUNDS
+from tuner.study.budget import FEWEST_ROUNDS, was_late
 from tuner.study.context import StudyContext
 from tuner.study.schedules import Contest, going_on, lacked_time, through
 from tuner.study.screens import lengths_of, missing_s
@@ -35,14 +35,34 @@ def lack_of_time(study: StudyContext, candidates: Sequence[Trial], winner: Winne
     if study.budget.seconds is None or not left or _is_judged(study, left[0], winner):
         return None
     fastest, first = left[0], begun_with or left[0]
-    # A study that goes on measures the script as written once more.
     time = study.time
-    wanted_s = study.budget.elapsed(time.now) + time.runs.trial_s() + _screens_s(study, first)
-    wanted_s += time.finals_s(first.config, max(0, FEWEST_ROUNDS - time.rounds_done(first.config)))
-    minutes = math.ceil(wanted_s / 60) + 1
+    proof_s = time.finals_s(first.config, max(0, FEWEST_ROUNDS - time.rounds_done(first.config)))
+    minutes = _minutes_with(study, _screens_s(study, first) + proof_s)
     named = config_text(first.config) + (f", before {config_text(fastest.config)}" if first != fastest else "")
     study.note(f"with --budget {minutes}m the same command goes on, and has the time to prove {named}")
     return LackOfTime(fastest.config, study.track.gain(fastest) or 0.0, 60.0 * minutes, first.config)
+
+
+def budget_to_try(study: StudyContext) -> float | None:
+    """With that budget, in seconds, the same command has the time for a trial and its proof, where the study's was over
+    before any gave a figure; None otherwise.
+    """
+    space, time = study.space, study.time
+    tried = any(trial.phase is Phase.SEARCH and trial.measurement is not None for trial in study.trials)
+    counted = [trial for trial in study.searched if not was_late(trial)]
+    has_trials = study.budget.trials is None or len(counted) < study.budget.trials
+    if study.budget.seconds is None or space is None or not space.axes or tried or not has_trials:
+        return None
+    if not time.search_is_over():
+        return None
+    likely = Config({axis.knob.name: axis.values[0] for axis in space.axes})
+    return 60.0 * _minutes_with(study, time.runs.trial_s() + time.proof_s(likely))
+
+
+def _minutes_with(study: StudyContext, seconds: float) -> int:
+    """The budget in which a study that goes on has so many seconds: it measures the script as written once more."""
+    time = study.time
+    return math.ceil((study.budget.elapsed(time.now) + time.runs.trial_s() + seconds) / 60) + 1
 
 
 def _begun_with(study: StudyContext, winner: Winner | None) -> Trial | None:
