@@ -104,8 +104,11 @@ def rotates(entries: Iterable[Entry]) -> bool:
 
 
 def of_the_script_as_written(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """The records without the blocks of other configs' turns, nor those that warm up; all, without a rotation."""
+    """The records without the blocks of other configs' turns, nor those that warm up or held something else; all,
+    without a rotation.
+    """
     own = {e.record.turn for e in entries if isinstance(e.record, SwitchedTo) and not e.record.config}
+    own -= {entry.record.turn for entry in entries if isinstance(entry.record, DisturbedTurn)}
     if not rotates(entries):
         return entries
     return [

@@ -115,6 +115,18 @@ def test_a_turn_that_held_something_else_counts_for_nobody() -> None:
     assert found.gain.ratio == pytest.approx(1.7)
 
 
+def test_a_turn_of_the_script_as_written_that_held_something_else_is_no_part_of_its_rate() -> None:
+    recorded = Recorded()
+    for number in range(4):
+        recorded.turn({}, factor=0.01 if number == 1 else 1.0)
+        if number == 1:
+            recorded.emit(DisturbedTurn(3, "XLA compiled its step for 1 other shapes of batches"))
+        recorded.turn(BF16)
+    found, measured = recorded.end().found()[Config(BF16)], measurement_of(recorded.entries, ())
+    assert found.gain is not None and found.gain.ratio == pytest.approx(1.7)
+    assert measured is not None and measured.rate == pytest.approx(100.0)
+
+
 def test_a_drift_of_the_machine_is_no_gain() -> None:
     """Half as fast every ten seconds."""
     found = Recorded(drift=-math.log(2) / 10).rounds(6, [BF16, THREADS, BOTH]).end().found()
