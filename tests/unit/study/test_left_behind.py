@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,27 @@ def finals(folder: Path, second: float, noise: float, *, rounds: int) -> tuple[S
         speed = {"bf16": 2.0, "fp16": second}.get(str(config.get("precision")), 1.0)
         return worlds.measured(100.0 * speed * (1.0 + chance.uniform(-noise, noise)))
 
+    return study(folder, outcome, rounds)
+
+
+def study(folder: Path, outcome: Callable[[Config], Outcome], rounds: int) -> tuple[StudyResult, list[Event]]:
     plan = worlds.plan(
         folder, trials=3, finals_rounds=rounds, most_rounds=rounds, selection=("precision",), accuracy=UNSCREENED
     )
     events: list[Event] = []
     result = run_study(plan, ReplayRunner(outcome), StructuredSampler(), events.append, threading.Event())
     return result, events
+
+
+def scripted(bf16: Sequence[float], fp16: Sequence[float]) -> Callable[[Config], Outcome]:
+    """How fast each of both is from run to run: in its trial, then in each round."""
+    speeds = {"bf16": iter(bf16), "fp16": iter(fp16)}
+
+    def outcome(config: Config) -> Outcome:
+        of = speeds.get(str(config.get("precision")))
+        return worlds.measured(100.0 * (next(of) if of is not None else 1.0))
+
+    return outcome
 
 
 def runs(result: StudyResult) -> dict[str, int]:
@@ -55,6 +71,21 @@ def test_what_may_be_the_fastest_stays(tmp_path: Path, second: float, noise: flo
     """Nearly as fast, or as fast as anything by what the rounds say."""
     result, _ = finals(tmp_path, second, noise, rounds=4)
     assert runs(result) == {"as written": 4, "bf16": 4, "fp16": 4}
+
+
+def test_who_would_be_judged_stays_though_another_one_leads(tmp_path: Path) -> None:
+    """That one is faster by rounds that differ much: what is known of the other would be lost with it."""
+    outcome = scripted(bf16=[2.0, 1.2, 2.0, 4.0, 2.0], fp16=[1.5, 1.49, 1.5, 1.51, 1.5])
+    result, _ = study(tmp_path, outcome, 4)
+    assert runs(result) == {"as written": 4, "bf16": 4, "fp16": 4}
+    assert result.winner is not None and result.winner.config == Config(precision="fp16")
+
+
+def test_bad_luck_has_few_chances(tmp_path: Path) -> None:
+    """By four rounds it would be behind, by the five after which they are held against each other it isn't."""
+    outcome = scripted(bf16=[2.0] * 7, fp16=[1.95, 1.95, 1.95, 2.0, 1.95, 2.1, 2.0])
+    result, _ = study(tmp_path, outcome, 6)
+    assert runs(result) == {"as written": 6, "bf16": 6, "fp16": 6}
 
 
 def test_it_is_not_asked_of_a_resumed_study_again(tmp_path: Path) -> None:
