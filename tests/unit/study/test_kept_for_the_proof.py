@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import worlds
+from support import turning, worlds
 
 from tuner.analysis.accuracy import AccuracyLimits
+from tuner.events import FinalsStarted
 from tuner.model import BASELINE, Config, Outcome, Phase, Trial
 from tuner.study.budget import HOPE, Budget, StudyTime
 
@@ -99,3 +100,16 @@ def test_of_the_rounds_that_are_planned_only_as_many_count_against_the_search_as
     many = replace(time, plan=replace(time.plan, finals_rounds=27))
     assert many.proof_s(TIER_2, rounds=27) > BUDGET_S
     assert not many.proof_is_worth_more(1.2)
+
+
+@pytest.mark.parametrize(("budget_s", "started"), [(600.0, (1, 17)), (620.0, (2, 21))])
+def test_a_second_finalist_needs_the_time_to_tell_the_better_of_both(
+    tmp_path: Path, budget_s: float, started: tuple[int, int]
+) -> None:
+    """By turns a gain is known to 12%, and 21 rounds tell that of the better one, where 17 do for one alone."""
+    speeds = {"bf16": 2.0, "fp16": 1.95}
+    _, events = turning.studied(
+        tmp_path, lambda config: speeds.get(str(config.get("precision")), 1.0), seconds_of=lambda request: 10.0,
+        known_to=1.12, finalists=2, budget_s=budget_s, trials=9, accuracy=AccuracyLimits(max_loss_increase=None),
+    )  # fmt: skip
+    assert [(len(e.candidates), e.rounds) for e in events if isinstance(e, FinalsStarted)] == [started]
