@@ -56,8 +56,9 @@ class StudyContext:
     phases: what the baseline shows of the script, the search space, what holds the script up, how candidates learned,
     the candidates that are fit for the finals, best first, and the seconds that are kept for what comes after.
     ``races``: whether a search trial may end early that is sure to stay behind the best one. ``rejected``: what screens
-    have rejected, as ``rejects`` takes it, and where nothing else was left ``unshown`` what they leave open: ``untold``
-    where that is all that needs a screen. ``passed_over``: the candidates that were told to have none.
+    have rejected, as ``rejects`` takes it, and ``unshown`` what they leave open of several configs, or of any where
+    nothing else was left: ``untold`` where that is all that needs a screen. ``passed_over``: the candidates that were
+    told to have none.
     """
 
     plan: StudyPlan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -29,6 +30,9 @@ from tuner.study.budget import FEWEST_ROUNDS, keeping_batch, larger_step
 from tuner.study.context import StudyContext
 from tuner.study.lengths import screen_lengths, screened_samples
 from tuner.study.metrics import metrics_of
+
+MORE_THAN_LUCK = 2
+"""That the screens of so many configs with the same knobs beyond speed stay open is no bad luck of one's seeds."""
 
 
 def limits_of(study: StudyContext, candidate: Trial) -> AccuracyLimits:
@@ -92,6 +96,7 @@ def keep_screen(study: StudyContext, candidate: Trial, result: Screened) -> None
     others = [screened for screened in study.screened if screened.config != result.config]
     study.screened = (*others, result)
     study.rejected = rejected_by(study)
+    _bar_what_no_luck_explains(study)
 
 
 def rejected_by(study: StudyContext) -> tuple[Config, ...]:
@@ -108,18 +113,17 @@ def rejected_by(study: StudyContext) -> tuple[Config, ...]:
 
 
 def bar_what_stays_open(study: StudyContext) -> None:
-    """Sets ``study.unshown`` and ``study.untold`` where all that may be proven turns that, or is rejected.
+    """Sets ``study.unshown`` and ``study.untold``: what screens leave open of several configs, and all of what they
+    leave open where whatever may be proven turns that, or is rejected.
 
-    No more seeds come to a screen that six leave open, and what is like it would be left open as well.
+    No more seeds come to a screen that six leave open, and what is like it would be left open as well; but the seeds of
+    one may have had bad luck.
     """
     assert study.space is not None
     history = History(study.space, study.plan.objective, study.trials)
     candidates = candidates_of(history, keeping_batch(study.trials, study.space), study.tiers)
-    told = _told(study)
-    passed = [result.config for _, result in told if result.verdict is Noninferiority.PASS]
-    open_ones = [result for trial, result in told if _stays_open(study, trial, result)]
-    unshown = tuple(dict.fromkeys(_part(study, result, passed) for result in open_ones))
-    is_untold, gone = _is_untold(study), study.gone
+    _bar_what_no_luck_explains(study)
+    unshown, is_untold, gone = _left_open(study, 1), _is_untold(study), study.gone
 
     def is_out(config: Config) -> bool:
         is_open = any(holds(config, part) for part in unshown) or (is_untold and study.time.needs_screen(config))
@@ -127,6 +131,18 @@ def bar_what_stays_open(study: StudyContext) -> None:
 
     if candidates and all(is_out(trial.config) for trial in candidates):
         study.unshown, study.untold = unshown, is_untold
+
+
+def _bar_what_no_luck_explains(study: StudyContext) -> None:
+    study.unshown = tuple(dict.fromkeys((*study.unshown, *_left_open(study, MORE_THAN_LUCK))))
+
+
+def _left_open(study: StudyContext, fewest: int) -> tuple[Config, ...]:
+    """The knobs beyond speed that the screens of so many configs leave open, as ``rejected_by`` has them."""
+    told = _told(study)
+    passed = [result.config for _, result in told if result.verdict is Noninferiority.PASS]
+    parts = Counter(_part(study, result, passed) for trial, result in told if _stays_open(study, trial, result))
+    return tuple(part for part, count in parts.items() if count >= fewest)
 
 
 def _told(study: StudyContext) -> list[tuple[Trial, Screened]]:

@@ -37,7 +37,7 @@ def search(study: StudyContext, sampler: Sampler) -> str:
     The baseline is measured again, as an anchor, every few trials, and before the first one of a resumed study.
     Trials that don't take turns are held against it. What there was no time for isn't tried again before the study is
     resumed, with more of it; what there is none for gives way to what there is time for. What screens have
-    rejected is neither tried nor built on, nor what they leave open where nothing else was found.
+    rejected is neither tried nor built on, nor what they leave open of several configs, or where nothing else is found.
     """
     plan, study.rejected = study.plan, rejected_by(study)
     bar_what_stays_open(study)

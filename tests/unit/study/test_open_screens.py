@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from support.learning import AS_WRITTEN, COMPILED, Learner, searched, studied
+from support.learning import AS_WRITTEN, COMPILED, GAINS, Learner, searched, studied
 from support.ran import of
 
 from tuner.analysis.accuracy import MOST_SEEDS, AccuracyLimits
@@ -46,6 +46,19 @@ def test_the_search_goes_on_without_what_stays_open(tmp_path: Path) -> None:
         assert [note.text for note in of(events, Noted) if "the search looks for" in note.text] == [GOES_ON]
         again, _ = studied(tmp_path / name, Learner(losses), budget_s=3000.0)
         assert (again.winner, again.trials) == (result.winner, result.trials), name
+
+
+def test_what_two_screens_leave_open_has_no_third_and_is_not_built_on(tmp_path: Path) -> None:
+    """Though something else is proven: each config with bf16 had twelve runs of its own, with the same end, and of what
+    is beside the compiler nothing but bf16 was tried.
+    """
+    gains = {**GAINS, "fp16": 1.5}
+    for trials in (3, 6, 9):
+        result, _ = studied(tmp_path, Learner(off, gains), trials=trials)
+        assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED
+    is_open = [one.config for one in result.screened if one.verdict is Noninferiority.INCONCLUSIVE]
+    assert len(is_open) == 2 and len([config for config in searched(result) if config.get("precision") == "bf16"]) > 2
+    assert result.winner is not None and result.winner.config == Config(precision="fp16", compile="default")
 
 
 def test_a_study_that_goes_on_builds_nothing_on_it(tmp_path: Path) -> None:
