@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -276,3 +277,34 @@ def test_turns_are_told_how_many_samples_workers_make_at_once(begin: Callable[..
     trial.session.clock.turns = turns = Turns(trial.log, -1)
     trial.adapter.on_block()
     assert turns.at_work == 2 * 16
+
+
+class Computing:
+    """Its items keep a core busy."""
+
+    def __len__(self) -> int:
+        return 512
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        until = time.monotonic() + 0.02
+        while time.monotonic() < until:
+            pass
+        return torch.full((8,), float(index))
+
+
+def test_of_workers_that_compute_turns_are_told_none(begin: Callable[..., Any]) -> None:
+    """They stand still while the trial is held."""
+    trial = begin()
+    batches = iter(DataLoader(Computing(), batch_size=16, num_workers=2, prefetch_factor=16))
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x in islice(batches, 4):
+        model(x).sum().backward()
+        optimizer.step()
+    trial.session.clock.turns = turns = Turns(trial.log, -1)
+    told = []
+    for _ in range(2):
+        trial.adapter.on_block()
+        told.append(turns.at_work)
+        time.sleep(0.3)  # each has a dozen batches of a third of a second to make
+    assert told == [2 * 16, 0], "of the first look nothing is known"

@@ -165,6 +165,9 @@ def test_three_seeds_fail_a_figure_only_where_that_is_sure() -> None:
     [check] = judge(BASELINE, three, limits, 1).checks
     assert check.low > check.margin and check.verdict is FAIL
     assert [judge(BASELINE, shown, limits, 1).verdict for shown in (three, six)] == [INCONCLUSIVE, FAIL]
+    unsure = with_metric("perplexity", *((20.0, 20.56), (20.0, 20.24)) * 3, first=90.0)
+    [check] = judge(BASELINE, unsure, limits, 1).checks
+    assert not check.is_sure and judge(BASELINE, unsure, limits, 1).verdict is FAIL, "there are no more seeds to come"
     surely = with_metric("perplexity", (20.0, 22.0), (20.0, 22.1), (20.0, 22.2), first=90.0)
     assert judge(BASELINE, surely, limits, 1).verdict is FAIL
 

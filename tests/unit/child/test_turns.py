@@ -12,7 +12,7 @@ import pytest
 from support.in_process import Log
 
 from tuner.child.clock import StepClock
-from tuner.child.records import ChildRequest, Window
+from tuner.child.records import Block, ChildRequest, Phase, Window
 from tuner.child.session import Session
 from tuner.child.turns import END, LEAD_IN_S, Turns
 
@@ -44,6 +44,17 @@ def test_where_nobody_gives_turns_any_more_they_have_ended(text: bytes) -> None:
     turns = given(Log(), text)
     turns.wait(enough=False, whole=False)
     assert turns.ended
+
+
+def test_a_stock_is_used_up_in_the_warm_up_only_where_what_makes_it_rests() -> None:
+    """What computes stands still while the trial is held, and fills nothing up."""
+    turns = Turns(Log(), -1)
+    for ready in (900, 800, 700, 600, 500, 400, 300, 200):
+        turns.measured(Block(Phase.WARMUP, 4, 128.0, 0.25, 0.0, ready_after=float(ready)))
+    drains = []
+    for turns.at_work in (0.0, 256.0):
+        drains.append(turns.drains(3.0))
+    assert drains == [False, True] and not turns.drains(9.5), "for no longer than ten seconds"
 
 
 def test_another_process_takes_none() -> None:
