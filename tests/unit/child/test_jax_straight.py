@@ -102,6 +102,7 @@ ELSE = ELSEWHERE.format("batch")
         ("rows = iter(data)\nkept = rows\nfor _ in 'a':\n    pass", OTHER_LOOP),
         ("rows = iter(data)\nfor batch in rows:\n    step(batch)", OTHER_LOOP),
         ("rows = iter(data)\nrows = rows or 1", OTHER_LOOP),
+        ("def see():\n    return next(rows)\nrows = iter(data)\nfor _ in '':\n    step(state, next(rows))", OTHER_LOOP),
         ("class Trainer:\n    for batch in data:\n        step(batch)", OTHER_LOOP),
     ],
 )
