@@ -14,12 +14,13 @@ from typing import Any
 import numpy
 import pytest
 
-from tuner.child.grain import pipeline, workers
+from tuner.child.grain import ahead, pipeline, workers
 from tuner.child.torch.copies import COUNTS, OWN
 
 pytestmark = pytest.mark.grain
 if importlib.util.find_spec("grain") is not None:
     import grain
+    import jax
 
 
 def prepare(name: str, index: int, count: int) -> None:
@@ -53,6 +54,43 @@ def why(transform: Any) -> str:
 def test_a_generator_of_the_scripts_gets_no_workers() -> None:
     """It is sent with the code that names it: each worker would draw the same numbers."""
     assert why(drawing) == OWN.format("SHARED")
+
+
+def drawing_from_numpy(number: int) -> Any:
+    return numpy.random.normal() + number
+
+
+def calling_jax(number: int) -> Any:
+    return jax.numpy.asarray(number)
+
+
+def plain(number: int) -> int:
+    return number + 1
+
+
+def why_not_ahead(dataset: Any) -> str:
+    shape = pipeline.look_at(dataset)
+    return ahead.why_not(shape, pipeline.parts_of(shape))
+
+
+@pytest.mark.parametrize(
+    ("transform", "why"),
+    [
+        (plain, ""), (drawing, workers.OWN_HERE.format("SHARED")), (calling_jax, workers.SET_OTHERWISE),
+        (drawing_from_numpy, workers.DRAWS_HERE.format("drawing_from_numpy")),
+    ],
+)  # fmt: skip
+def test_a_thread_makes_ahead_what_neither_draws_nor_calls_jax(transform: Any, why: str) -> None:
+    assert why_not_ahead(grain.MapDataset.range(9).map(transform).to_iter_dataset()) == why
+
+
+def test_batches_that_are_made_ahead_already_are_not_again() -> None:
+    batches = grain.MapDataset.range(103).batch(8).to_iter_dataset()
+    assert why_not_ahead(batches) == ""
+    made = batches.mp_prefetch(grain.MultiprocessingOptions(num_workers=2))
+    assert why_not_ahead(made) == ahead.BY_WORKERS
+    thread = grain.experimental.ThreadPrefetchIterDataset(batches, prefetch_buffer_size=2)
+    assert why_not_ahead(thread) == ahead.OWN
 
 
 def drawing_elsewhere(number: int) -> Any:
