@@ -377,10 +377,12 @@ class Counting(Source):
 
 
 @pytest.mark.usefixtures("importable")
-def test_data_that_change_as_they_are_read_keep_the_number_of_workers(trial: Any) -> None:
+def test_data_that_change_as_they_are_read_are_read_by_the_loop_alone(trial: Any) -> None:
     one_by_one = grain.MapDataset.source(Counting()).to_iter_dataset(grain.ReadOptions(num_threads=0))
     train(trial, one_by_one.batch(8))
-    assert trial.end()["left_out"]["num_workers"] == CHANGES.format("source 0.asked")
+    left_out = trial.end()["left_out"]
+    assert left_out["num_workers"] == CHANGES.format("source 0.asked")
+    assert left_out["device_prefetch"] == ahead.CHANGES.format("source 0.asked")
 
 
 def test_batches_with_objects_that_may_change_are_not_made_ahead(trial: Any) -> None:
