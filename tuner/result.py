@@ -126,7 +126,7 @@ class StudyResult:
     ``bests`` are the best configs of each tier. ``knowledge`` is what applying a config needs in the child.
     ``broke_it`` are the watches that broke the script, and were left out; ``fault`` is the file that tells of it.
     ``disturbed`` of the search trials with a figure were disturbed by others. ``baseline_disturbed`` is what disturbed
-    the script as written where ``best_gain`` is by that run alone, "" where nothing did. ``winner``, ``best`` and
+    the script as written where ``best_gain`` is by such runs alone, "" where nothing did. ``winner``, ``best`` and
     ``best_gain`` keep the effective batch, unless that was free; ``larger`` is the best config that makes it larger,
     None where none was measured, and ``no_larger`` says why none was tried, "" where that wasn't asked for.
     ``objective`` is what gains are by: how much sooner a loss is reached is told where it is a rate. ``lacked_time`` is

@@ -60,15 +60,16 @@ def result_of(
 
 
 def _baseline_disturbed(study: StudyContext) -> str:
-    """What disturbed the script as written in its last run before the best trial, where that trial took no turns with
-    it; "" where nothing did.
+    """What disturbed the script as written in its last run before the best trial or in its first one after it, where
+    that trial took no turns with it: its gain is by both. "" where nothing did.
     """
     best = study.best
     if best is None or best.measurement is None or best.measurement.reference is not None:
         return ""
-    as_written = [trial for trial in study.trials if trial.phase in (Phase.BASELINE, Phase.ANCHOR)]
-    outcomes = [trial.outcome for trial in as_written if trial.number < best.number and trial.outcome is not None]
-    return contamination(outcomes[-1], study.plan.host) if outcomes else ""
+    runs = [trial for trial in study.trials if trial.phase in (Phase.BASELINE, Phase.ANCHOR) and trial.measurement]
+    before, after = ([run for run in runs if (run.number < best.number) is is_before] for is_before in (True, False))
+    outcomes = [run.outcome for run in (*before[-1:], *after[:1]) if run.outcome is not None]
+    return next(filter(None, (contamination(outcome, study.plan.host) for outcome in outcomes)), "")
 
 
 def _why_no_larger(study: StudyContext) -> str:

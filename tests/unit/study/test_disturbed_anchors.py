@@ -1,0 +1,50 @@
+"""A gain is by the runs of the script as written before and after it: where one was disturbed, it is a rough one."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import worlds
+from support.clocked import Clocked
+
+from tuner.analysis.accuracy import AccuracyLimits
+from tuner.model import Config, Outcome, Phase
+from tuner.report.summary import summary
+from tuner.result import StudyResult
+from tuner.search.structured import StructuredSampler
+from tuner.study.run import run_study
+
+HINT = "no more than a hint: the script as written was disturbed when it was measured: other processes used 6"
+
+
+def study(folder: Path, disturbed: int) -> StudyResult:
+    """One in which no trials take turns, too short for finals; others have most cores in that run as written."""
+    as_written = list[Config]()
+
+    def outcome(config: Config) -> Outcome:
+        if config:
+            return worlds.measured(130.0 if config.get("precision") == "bf16" else 30.0)
+        as_written.append(config)
+        is_disturbed = len(as_written) - 1 == disturbed
+        run = worlds.measured(50.0 if is_disturbed else 100.0)
+        assert run.measurement is not None
+        return replace(run, measurement=replace(run.measurement, foreign_cpus=6.0 if is_disturbed else 0.0))
+
+    plan = worlds.plan(
+        folder, budget_s=55.0, trials=None, selection=("precision",), anchor_every=1,
+        accuracy=AccuracyLimits(max_loss_increase=None),
+    )  # fmt: skip
+    runner = Clocked(outcome)
+    return run_study(plan, runner, StructuredSampler(), lambda event: None, threading.Event(), clock=runner.clock)
+
+
+@pytest.mark.parametrize(("disturbed", "is_rough"), [(1, True), (2, False), (9, False)])
+def test_the_runs_around_the_best_trial_are_looked_at(tmp_path: Path, disturbed: int, *, is_rough: bool) -> None:
+    """Only the one before was: one after it that read half as fast made the best look a third faster."""
+    result = study(tmp_path, disturbed)
+    assert [trial.phase for trial in result.trials][:3] == [Phase.BASELINE, Phase.SEARCH, Phase.ANCHOR]
+    assert result.best is not None and (result.best.number, result.winner) == (1, None)
+    assert (HINT in summary(result, {}, "")) is is_rough, result.best_gain
