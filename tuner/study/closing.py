@@ -64,7 +64,7 @@ def _baseline_disturbed(study: StudyContext) -> str:
     that trial took no turns with it: its gain is by both. "" where nothing did.
     """
     best = study.best
-    if best is None or best.measurement is None or best.measurement.reference is not None:
+    if best is None or not best.config or best.measurement is None or best.measurement.reference is not None:
         return ""
     runs = [trial for trial in study.trials if trial.phase in (Phase.BASELINE, Phase.ANCHOR) and trial.measurement]
     before, after = ([run for run in runs if (run.number < best.number) is is_before] for is_before in (True, False))

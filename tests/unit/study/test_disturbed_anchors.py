@@ -20,7 +20,7 @@ from tuner.study.run import run_study
 HINT = "no more than a hint: the script as written was disturbed when it was measured: other processes used 6"
 
 
-def study(folder: Path, disturbed: int) -> StudyResult:
+def study(folder: Path, disturbed: int, budget_s: float = 55.0) -> StudyResult:
     """One in which no trials take turns, too short for finals; others have most cores in that run as written."""
     as_written = list[Config]()
 
@@ -34,7 +34,7 @@ def study(folder: Path, disturbed: int) -> StudyResult:
         return replace(run, measurement=replace(run.measurement, foreign_cpus=6.0 if is_disturbed else 0.0))
 
     plan = worlds.plan(
-        folder, budget_s=55.0, trials=None, selection=("precision",), anchor_every=1,
+        folder, budget_s=budget_s, trials=None, selection=("precision",), anchor_every=1,
         accuracy=AccuracyLimits(max_loss_increase=None),
     )  # fmt: skip
     runner = Clocked(outcome)
@@ -48,3 +48,8 @@ def test_the_runs_around_the_best_trial_are_looked_at(tmp_path: Path, disturbed:
     assert [trial.phase for trial in result.trials][:3] == [Phase.BASELINE, Phase.SEARCH, Phase.ANCHOR]
     assert result.best is not None and (result.best.number, result.winner) == (1, None)
     assert (HINT in summary(result, {}, "")) is is_rough, result.best_gain
+
+
+def test_nothing_is_rough_where_nothing_but_the_script_as_written_was_measured(tmp_path: Path) -> None:
+    result = study(tmp_path, 0, budget_s=15.0)
+    assert result.best is not None and not result.best.config and result.roughness == ""
