@@ -63,15 +63,16 @@ def test_a_study_of_several_ranks_has_a_folder_of_its_own(
         assert folder in capsys.readouterr().out
 
 
-def begin(command: list[str]) -> None:
-    """The study that this command would begin, killed in its first trial."""
+def begin(command: list[str], *, measures: bool = True) -> None:
+    """The study that this command would begin, killed in its first trial, or before it ``measures`` anything."""
     arguments = build_parser(("study",)).parse_args(command)
     arguments.script_args = None
     plan = make_plan(gather(arguments))
     plan.folder.mkdir()
     repository = Repository(plan.url)
     study = repository.create_study(plan.name, identity_of(plan))
-    repository.start_trial(study.id, NewTrial(Phase.BASELINE, BASELINE), "host:1:1")
+    if measures:
+        repository.start_trial(study.id, NewTrial(Phase.BASELINE, BASELINE), "host:1:1")
     repository.close()
 
 
@@ -138,6 +139,16 @@ def test_a_limit_that_nothing_can_hold_a_device_to_is_refused(
     assert main(["study", "train.py", "--device", "tpu", "--dry-run"]) == 0
     assert main(["study", "train.py", "--device", "tpu", "--dry-run", "--max-memory", "8GiB"]) == ExitCode.USAGE
     assert "--max-memory 8GiB: nothing tells how much of its memory a tpu has or uses" in capsys.readouterr().err
+
+
+def test_a_dry_run_takes_what_the_study_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that holds no results is of whatever is studied now: a script that failed as written was mended."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("", encoding="utf-8")
+    command = ["study", "train.py", "--device", "cpu", "--study", "s", "--dry-run"]
+    begin(command, measures=False)
+    Path("train.py").write_text("mended = True\n", encoding="utf-8")
+    assert main(command) == 0
 
 
 def test_of_many_studies_a_few_are_named(tmp_path: Path) -> None:
