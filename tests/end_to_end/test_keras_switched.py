@@ -289,7 +289,7 @@ def test_a_turn_in_which_xla_compiles_for_another_size_is_told() -> None:
 
     data = tf.data.Dataset.from_tensor_slices(arrays(ROWS)).batch(BATCH)
     network(jit_compile=True).fit(data, epochs=3, verbose=0)
-    compiled = "XLA compiled its step for 1 other shapes of batches"
+    compiled = "XLA compiled its step for 1 other shape of batches"
     assert told == [compiled, "", compiled, ""]
 
 

@@ -270,6 +270,23 @@ def test_new_shapes_and_values_that_are_read_are_remarked(trained: Run) -> None:
     assert compiled["graphs"] > 2 and compiled["seconds"] > 0
 
 
+def test_one_new_shape_is_no_change_from_step_to_step(trained: Run) -> None:
+    """As where an epoch ends with a smaller batch."""
+    loop = """
+        net, optimizer = make()
+        for step in range(100_000):
+            rows = 8 if step == 300 else 16
+            x, y = torch.ones(rows, 32).to("xla"), torch.zeros(rows, dtype=torch.int64).to("xla")
+            optimizer.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            optimizer.step()
+            torch_xla.sync()
+    """
+    remarks = trained(loop, window={"min_s": 2.0}).facts["remarks"]
+    [remark] = [each for each in remarks if "XLA compiled" in each]
+    assert remark.startswith("XLA compiled 1 graph while the training was measured: it met a shape or number that")
+
+
 def test_a_script_that_trains_on_the_cpu_is_refused(trained: Run) -> None:
     loop = """
         net = nn.Linear(32, 4)

@@ -161,7 +161,7 @@ class KerasSwitcher(Switcher):
     def disturbed(self, config: Mapping[str, Value]) -> str:
         """As ``Switcher.disturbed``: a batch of another size may come after the config was prepared."""
         count = self._shapes - self._shapes_before
-        return f"XLA compiled its step for {count} other shapes of batches" if count else ""
+        return f"XLA compiled its step for {count} other shape{'s' * (count > 1)} of batches" if count else ""
 
     @property
     def _shapes(self) -> int:

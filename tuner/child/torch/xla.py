@@ -168,7 +168,12 @@ class XlaWatch:
             hits, misses = self._count("PersistentCacheHit"), self._count("PersistentCacheMiss")
             self.session.recorder.emit(Compile(graphs, nanoseconds / 1e9, cache_hits=hits, cache_misses=misses))
         remark, steps = self.session.facts.remark, self.session.clock.total_steps
-        if self._in_window:
+        if self._in_window == 1:
+            remark(
+                "XLA compiled 1 graph while the training was measured: it met a shape or number that was new, such as "
+                "an epoch's last, smaller batch"
+            )
+        elif self._in_window:
             remark(
                 f"XLA compiled {self._in_window} graphs while the training was measured: shapes or numbers of the "
                 "script change from step to step"
