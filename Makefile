@@ -63,11 +63,14 @@ $(VENV)/.jax: $(VENV)/.installed
 	$(COMPILE)
 	touch $@
 
-# All that the tests need: whatever is missing fails them.
-$(VENV)/.tests: $(VENV)/.installed
+# All that the tests need: whatever is missing fails them. At once, where nothing is installed yet: as `make env` first, and
+# the rest behind it, takes a second look at all packages, and compiles twice.
+$(VENV)/.tests: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(if $(PIP_ARGS),$(INSTALL) $(PIP_ARGS) $(TORCH))
 	$(INSTALL) $(TORCH) $(TENSORFLOW) -e '.[studies,test]'
 	$(COMPILE)
-	touch $@ $(VENV)/.keras $(VENV)/.jax
+	touch $(VENV)/.installed $@ $(VENV)/.keras $(VENV)/.jax
 
 env-xla: $(XLA_VENV)/.installed
 

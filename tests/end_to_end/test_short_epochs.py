@@ -11,7 +11,7 @@ import pytest
 pytestmark = pytest.mark.timeout(300)
 
 WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1, "block_s": 0.01}
-VALIDATION_S = 0.3
+EPOCHS, VALIDATION_S = 4, 0.3
 
 PYTORCH = f"""
     import sys, time, torch
@@ -21,7 +21,7 @@ PYTORCH = f"""
     loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=16)
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
-    for epoch in range(4):
+    for epoch in range({EPOCHS}):
         model.train()
         for inputs, targets in loader:
             optimizer.zero_grad()
@@ -40,12 +40,15 @@ KERAS = f"""
     class Wait(keras.callbacks.Callback):
         def on_test_begin(self, logs=None):
             time.sleep({VALIDATION_S})
-    model.fit(x, x.sum(1), batch_size=16, epochs=4, validation_data=(x, x.sum(1)), callbacks=[Wait()], verbose=0)
+    model.fit(x, x.sum(1), batch_size=16, epochs={EPOCHS}, validation_data=(x, x.sum(1)), callbacks=[Wait()], verbose=0)
 """
 
 
-@pytest.mark.parametrize("script", [PYTORCH, KERAS], ids=["PyTorch", "Keras"])
-@pytest.mark.parametrize("batch_size", [64, 128])
+@pytest.mark.parametrize(
+    ("script", "batch_size"),
+    [pytest.param(PYTORCH, 128, id="128-PyTorch"), pytest.param(PYTORCH, 64, id="64-PyTorch", marks=pytest.mark.slow),
+     pytest.param(KERAS, 64, id="64-Keras"), pytest.param(KERAS, 128, id="128-Keras", marks=pytest.mark.slow)],
+)  # fmt: skip
 def test_a_validation_is_no_part_of_the_steps(
     script: str, batch_size: int, write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:
@@ -55,8 +58,7 @@ def test_a_validation_is_no_part_of_the_steps(
     assert written.facts["set_apart"] == "all"
     ran = run_child(path, {"batch_size": batch_size}, window=WHOLE, knowledge=written.facts)
     assert ran.returncode == 0, ran.output
-    assert ran.facts["steps"] == 4 * 128 // batch_size
-    blocks = [block for block in ran.of("block") if block["steps"]]
-    assert blocks and max(block["seconds"] for block in blocks) < VALIDATION_S
+    assert ran.facts["steps"] == EPOCHS * 128 // batch_size
+    assert any(block["steps"] for block in ran.of("block"))
     apart = [block for block in ran.of("block") if block["flagged"]]
-    assert sum(block["seconds"] for block in apart) > 2 * VALIDATION_S
+    assert sum(block["seconds"] >= VALIDATION_S for block in apart) == EPOCHS, "and so none is among the steps"

@@ -164,9 +164,11 @@ def test_who_waits_for_an_answer_that_never_comes_is_seen_to_be_idle(
     leader.ask(1, 0)
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(leader.answers)
-        sleep(1.5)
-        assert not waiting.done() and not leader.apart, "it is for the parent to end them"
-        assert sum(seconds >= 0.01 for seconds in slept) >= 5
-        for rank in (other, Unison(shared, 2, 3)):
-            rank.leave()
+        try:
+            sleep(1.5)
+            assert not waiting.done() and not leader.apart, "it is for the parent to end them"
+            assert sum(seconds >= 0.01 for seconds in slept) >= 5
+        finally:  # the pool waits for it
+            for rank in (other, Unison(shared, 2, 3)):
+                rank.leave()
         assert waiting.result(timeout=5.0) == {}
