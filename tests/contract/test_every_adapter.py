@@ -27,7 +27,7 @@ from tuner.runner.request import Limits, TrialRequest
 from tuner.storage.folder import LOG, RECORDS
 from tuner.storage.records import read_records
 
-EACH_STEP = Window(warmup_steps=3, warmup_s=0.0, block_s=0.0, min_blocks=12, min_s=2.5, max_s=2.5)
+EACH_STEP = Window(warmup_steps=3, warmup_s=0.0, block_s=0.0, min_blocks=12, min_s=1.0, max_s=1.0)
 LEAST_SHARE = 0.3
 """Of the time that a step's work takes by itself; a step that is only handed over takes a hundredth of it."""
 
