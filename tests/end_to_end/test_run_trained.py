@@ -33,7 +33,8 @@ BATCH = {"batch_size": 4}
 
 
 def run_of(run_child: Callable[..., Any], script: Path, **options: Any) -> Any:
-    return run_child(script, options.pop("config", THREADS), mode="apply", **options)
+    config = options.pop("config", THREADS if options.get("strict") else BATCH)
+    return run_child(script, config, mode="apply", **options)
 
 
 EVALUATES = """
@@ -207,7 +208,7 @@ def test_who_may_have_trained_elsewhere_is_not_accused(
     (tmp_path / "launch.sh").write_text("true\n")
     (tmp_path / "launch").write_text("#!/bin/sh\ntrue\n")
     (tmp_path / "launch").chmod(0o755)
-    run = run_of(run_child, write_script(text))
+    run = run_of(run_child, write_script(text), config=THREADS if who == "the thread trainer" else BATCH)
     assert run.returncode == 0, run.output
     assert UNSEEN.format(who) in run.output.splitlines()
 
@@ -261,7 +262,7 @@ def test_a_framework_that_our_watches_do_not_fit_accuses_nobody(
     """What takes no hooks trains unseen: that is no fault of the script."""
     (tmp_path / "keras").mkdir()
     (tmp_path / "keras" / "__init__.py").write_text("__version__ = '3.2.0'\n")
-    run = run_of(run_child, write_script("import keras"))
+    run = run_of(run_child, write_script("import keras"), config=THREADS)
     assert run.returncode == 0, run.output
     assert UNSEEN.format("keras") in run.output.splitlines()
 

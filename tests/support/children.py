@@ -32,8 +32,10 @@ FORKING = Path(__file__).with_name("forking_child.py")
 PYTHON = (sys.executable, "-X", "faulthandler")
 # Those of tests that run at once would wait for each other most of the time.
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
-IMPORTED = {"torch": ("torch", "torch._dynamo"), "keras": ("keras",), "jax": ("jax", "jax.numpy")}
-"""What is imported for scripts of a framework; PyTorch imports the second one with the first optimizer."""
+IMPORTED = {"torch": ("torch", "torch._dynamo"), "keras": ("keras",), "jax": ("jax", "jax.numpy"), "": ()}
+"""What is imported for scripts of a framework; PyTorch imports the second one with the first optimizer. For all others
+nothing but autotune's own modules, which take half a second.
+"""
 FRAMEWORKS = {"torch", "keras", "tensorflow", "jax"}
 UNREAD = {
     "CUDA_VISIBLE_DEVICES", "PYTEST_CURRENT_TEST", "TF2_BEHAVIOR", "TF_CPP_MIN_LOG_LEVEL", "TMPDIR",
@@ -144,13 +146,13 @@ class Children:
         )  # fmt: skip
 
     def _server_for(self, script: Path, environment: Mapping[str, str]) -> Server | None:
-        """One that has the script's framework imported; None where the script is to start afresh.
+        """One that has the script's framework imported, if any; None where the script is to start afresh.
 
         As where a test has set a variable, which a framework might read when it is imported.
         """
-        framework = framework_of(script)
-        if self._fresh or framework is None or _of_all(environment) != _of_all(self._environment):
+        if self._fresh or _of_all(environment) != _of_all(self._environment):
             return None
+        framework = framework_of(script) or ""
         if framework not in self._servers:
             folder = self._make_folder(f"forks-{framework}")
             self._servers[framework] = Server(IMPORTED[framework], self._environment, folder)
