@@ -88,6 +88,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow  # end_to_end/test_torch_compiled_steps.py
 @pytest.mark.parametrize(("kind", "way", "backend"), CASES)
 def test_a_script_is_compiled_as_often_as_under_plain_python(
     run_child: Callable[..., Any], write_script: Callable[..., Path], kind: str, way: str, backend: str

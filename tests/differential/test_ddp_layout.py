@@ -27,6 +27,7 @@ def train(rank):
 """
 
 
+@pytest.mark.slow  # with other knobs of DDP: test_ddp_knobs.py
 @pytest.mark.parametrize("searches", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_channels_last_trains_alike(tmp_path: Path, *, searches: bool) -> None:
     """Buckets are as weights lie when they are made, and never made anew where unused parameters are looked for."""

@@ -89,6 +89,7 @@ def check_worlds(imports: str, folder: Path) -> None:
         assert len(drawn) == 4 or name in alike or name == "torch", name
 
 
+@pytest.mark.slow  # of one process: test_forked_world.py
 @pytest.mark.usefixtures("quickly_loaded")
 def test_what_an_import_prints_is_in_the_log_of_each_rank(
     tmp_path: Path, write_script: Callable[..., Path], runner: ProcessRunner, monkeypatch: pytest.MonkeyPatch
@@ -117,6 +118,7 @@ def trained(runner: ProcessRunner, folder: Path, *, fresh: bool) -> tuple[TrialR
     return request, saved
 
 
+@pytest.mark.slow  # the world of a forked rank, above; losses of one process: end_to_end/test_forked_trials.py
 def test_forked_ranks_train_bit_for_bit_as_fresh_ones(runner: ProcessRunner, tmp_path: Path) -> None:
     """Losses of each step in each rank, and weights and the optimizer's state after two epochs, on a seed."""
     (fresh, of_fresh), (forked, of_forked) = (

@@ -90,6 +90,7 @@ def test_what_jax_compiles_is_found_by_the_next_trial(trials: Trials, script: st
     assert cold.cache_misses == warm.cache_hits == cold.graphs == warm.graphs > 0
 
 
+@pytest.mark.slow
 def test_what_jax_compiles_for_other_threads_is_compiled_anew(trials: Trials) -> None:
     """XLA splits it for as many: a processor with two cores, or more, has two parts where one thread has one."""
     _, other = trials(JAX, BASELINE, Config(threads=1))

@@ -194,6 +194,7 @@ def validate():
             score(params, X, Y); validate()""")
 
 
+@pytest.mark.slow  # unit/child/test_jax_eager.py, test_jax_sums.py, in one process
 def test_validation_is_set_apart(run_child: Run, write_script: Write) -> None:
     """Each validation takes as long as eighty steps."""
     ran = run_child(write_script(VALIDATED), argv=("75",), window={**WHOLE, "block_s": 0.05})
@@ -364,6 +365,7 @@ def test_an_applied_run_tells_what_is_in_effect_and_trains_the_same(
     assert own_count(ran) == 500
 
 
+@pytest.mark.slow  # unit/child/test_jax_products.py, in one process
 @pytest.mark.parametrize("mode", ["trial", pytest.param("apply", marks=pytest.mark.slow)])
 def test_matrix_products_are_asked_for_another_format(mode: str, run_child: Run, write_script: Write) -> None:
     """A processor computes them all the same: what is told is what JAX compiles."""

@@ -35,6 +35,7 @@ def test_donation_is_offered_verified_and_changes_no_loss(run_child: Run, write_
     assert (ran.facts["steps"], ran.facts["samples"]) == (written.facts["steps"], written.facts["samples"])
 
 
+@pytest.mark.slow  # unit/child/test_jax_donated_state.py, in one process
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
@@ -82,6 +83,7 @@ print("loss", float(weights.sum()).hex())
 """
 
 
+@pytest.mark.slow  # unit/child/test_jax_donated_state.py, in one process
 def test_a_step_whose_error_a_with_stops_keeps_its_state(run_child: Run, write_script: Write) -> None:
     """It was donated, and gone: no later step could be taken."""
     script = write_script(SKIPS)

@@ -101,6 +101,7 @@ LOSSES = """
 """
 
 
+@pytest.mark.slow  # another backend
 def test_a_loss_on_jax_is_that_of_the_steps_since_the_last_one(
     write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:

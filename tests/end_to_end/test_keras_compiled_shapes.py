@@ -73,6 +73,7 @@ DEEP = """
 """
 
 
+@pytest.mark.slow  # in one process: below
 def test_what_the_last_batch_of_an_epoch_compiles_is_not_in_the_window(
     write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:

@@ -54,10 +54,8 @@ def known_by(ran: Any) -> dict[str, Any]:
     return {name: value for name, value in ran.facts.items() if name not in ("kind", "t")}
 
 
-@pytest.mark.parametrize(
-    ("kind", "devices"), [("data", 4), pytest.param("model", 4, marks=pytest.mark.slow),
-    pytest.param("batches", 4, marks=pytest.mark.slow), pytest.param("none", 1, marks=pytest.mark.slow)]
-)  # fmt: skip
+@pytest.mark.slow  # another backend; JAX by itself: unit/child/test_jax_many_devices.py
+@pytest.mark.parametrize(("kind", "devices"), [("data", 4), ("model", 4), ("batches", 4), ("none", 1)])
 def test_a_batch_is_what_all_devices_share(kind: str, devices: int, run_child: Run, write_script: Write) -> None:
     ran = run_child(write_script(SCRIPT), argv=(kind,), window=WHOLE)
     assert ran.returncode == 0, ran.output

@@ -32,7 +32,7 @@ def number(y: Any, p: Any) -> Any:
     return keras().ops.mean(y, axis=-1)
 
 
-@pytest.mark.parametrize("mode", ["trial", "apply"])
+@pytest.mark.parametrize("mode", ["trial", pytest.param("apply", marks=pytest.mark.slow)])
 def test_as_many_steps_are_evaluated_and_predicted_as_the_script_asks_for(begin: Begin, mode: str) -> None:
     """Tried before: with four steps in a call of training ten steps of an evaluation were twelve."""
     begin()
@@ -189,7 +189,7 @@ def stages(made: Any, *, freezes: bool) -> None:
 STAGES = "fit trains 49 weights by now, and 9 at first: "
 
 
-@pytest.mark.parametrize("freezes", [True, False])
+@pytest.mark.parametrize("freezes", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_stages_that_train_other_weights_are_told(
     begin: Begin, capfd: pytest.CaptureFixture[str], freezes: bool
 ) -> None:

@@ -149,6 +149,7 @@ def test_an_error_of_a_config_in_one_rank_names_the_config_and_ends_all(tmp_path
     assert outcome.seconds < 40
 
 
+@pytest.mark.slow  # of one process: test_configs_in_one_process.py
 def test_a_loss_that_becomes_no_number_in_one_rank_costs_no_process(tmp_path: Path) -> None:
     body = "return given[0] * (float('nan') if rank else 1.0)"
     outcome = run_ranks(tmp_path, source(body), rotation=(FOREACH, BF16, FUSED), window=TURNS)

@@ -125,6 +125,7 @@ def test_so_it_is_under_keras_and_in_loops_of_tensorflow(run: Run, script: str, 
     assert f"{MOVEMENT} 0 times as written" in screened_text(result)
 
 
+@pytest.mark.slow  # unit/analysis/test_accuracy.py, of made-up losses
 @pytest.mark.parametrize(
     "script",
     [

@@ -105,6 +105,7 @@ def losses_of(output: str) -> list[str]:
     return re.findall(r"^loss (\S+)$", output, re.MULTILINE)
 
 
+@pytest.mark.slow  # of one device: test_tf_data.py
 @pytest.mark.parametrize("kind", ["loop", pytest.param("fit", marks=pytest.mark.slow)])
 def test_knobs_of_the_data_are_seen_at_work_for_all_replicas(
     kind: str, run_child: Run, write_script: Callable[..., Path]

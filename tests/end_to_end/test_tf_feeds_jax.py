@@ -47,6 +47,7 @@ def known_by(ran: Any) -> dict[str, Any]:
     return {**KNOWN, **{name: ran.facts[name] for name in names}}
 
 
+@pytest.mark.slow  # unit/child/test_feeds_of_jax.py, in one process
 @pytest.mark.parametrize("kind", ["as_numpy_iterator", pytest.param("by itself", marks=pytest.mark.slow)])
 def test_the_wait_for_tf_data_and_its_knobs(kind: str, run_child: Run, write_script: Write) -> None:
     loop, x, y = LOOPS[kind]

@@ -65,6 +65,7 @@ def test_its_mode_is_a_fact_of_the_script(run_child: Run, write_script: Write, c
     _its_mode_is_told(run_child(write_script(_script(compiled))), compiled)
 
 
+@pytest.mark.slow  # the training that it makes, below; unit/child/torch/test_own_compile.py
 @pytest.mark.parametrize(
     ("compiled", "mode"),
     [

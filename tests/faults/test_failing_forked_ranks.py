@@ -145,6 +145,7 @@ def test_whoever_is_killed_no_rank_stays(runner: ProcessRunner, tmp_path: Path, 
         assert outcomes[0].reason == told[victim], outcomes[0]
 
 
+@pytest.mark.slow  # of one process: test_fork_server.py
 def test_a_server_that_hangs_leaves_all_ranks_to_start_fresh(
     runner: ProcessRunner, tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

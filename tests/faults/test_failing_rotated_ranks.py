@@ -78,6 +78,7 @@ def test_a_rank_that_hangs_in_a_configs_turn_ends_the_rotation(tmp_path: Path, r
     assert outcome.seconds < 90 and _no_process_is_left(tmp_path)
 
 
+@pytest.mark.slow  # in a rotation: above
 @pytest.mark.parametrize("side", [pytest.param(ProbeSide.COMPUTE, marks=pytest.mark.slow), ProbeSide.LOADER])
 def test_a_rank_that_is_killed_while_one_side_runs_ends_the_probe(tmp_path: Path, side: ProbeSide) -> None:
     kill = f"{STEP}\nif rank == 1 and step == LAST / 16: os.kill(os.getpid(), 9)"
