@@ -144,11 +144,12 @@ class BatchCounters:
     """Counts and times batches that pass through Python, those of the jax and torch backends, while ``counting``.
 
     ``fetching``: whether the next one is waited for. ``lead``: tells how long what computes had nothing to do
-    meanwhile, where it may be behind Keras.
+    meanwhile, where it may be behind Keras. ``takes`` is given the seconds that it takes itself.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, takes: Callable[[float], None] = lambda seconds: None) -> None:
         self.session = session
+        self._takes = takes
         self.lead = Reader()
         self.counting = False
         self.fetching = False
@@ -179,13 +180,17 @@ class BatchCounters:
         self.lead.fetch_begins()
         try:
             for batch in _first_of(batches) if self.session.request.probe is ProbeSide.COMPUTE else batches:
+                fetched = time.perf_counter()
                 size, self.fetching = leading_dimension(batch), False
                 self.largest = max(self.largest, size)
-                clock.add_samples(size, self.lead.idle_s(time.perf_counter() - began))
+                clock.add_samples(size, self.lead.idle_s(fetched - began))
+                self._takes(time.perf_counter() - fetched)
                 yield batch
+                asked = time.perf_counter()
                 clock.fetch_begins()
                 self.lead.fetch_begins()
                 began, self.fetching = time.perf_counter(), True
+                self._takes(began - asked)
         finally:
             self.fetching = False
 

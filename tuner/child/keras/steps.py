@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -18,6 +19,7 @@ from ..tensorflow.functions import not_converted
 from ..tensorflow.loops import LoopWatch
 from ..tensorflow.types import ConcreteFunction, DatasetIterator, Function, Result, Structure
 from .by_turns import Made, StepsByTurns
+from .calls import STEPPING, CallCost, told_to
 from .counters import BatchCounters, GraphCounters
 from .fit_call import Nesting
 from .gradients import GradientWatch
@@ -33,7 +35,6 @@ from .witness import COUNTED_AT, StepWitness
 
 # The calls at which the plan of the data is looked at: before the first fetch, and once more.
 _PLAN_READ_AT = (0, 2)
-_STEPPING = "_autotune_stepping"
 
 
 class StepWatch:
@@ -58,7 +59,8 @@ class StepWatch:
         self.on_step = on_step
         self.graph: GraphCounters | None = None
         self.gradients: GradientWatch | None = None
-        self.batches = BatchCounters(session)
+        self.cost = CallCost(session.facts.remark)
+        self.batches = BatchCounters(session, self.cost.within)
         self.datasets: DatasetWatch | None = None
         self.callback: Callback | None = None
         self.witness = StepWitness(backend)
@@ -108,8 +110,8 @@ class StepWatch:
             def make_train_function(model: Model, *args: object, **kwargs: object) -> Result:
                 result = original(model, *args, **kwargs)
                 function = model.train_function
-                if function is not None and not hasattr(function, _STEPPING):
-                    model.train_function = _told_to(applied, function, int(model.steps_per_execution))
+                if function is not None and not hasattr(function, STEPPING):
+                    model.train_function = told_to(applied, function, int(model.steps_per_execution))
                 return result
 
             return make_train_function
@@ -138,7 +140,7 @@ class StepWatch:
 
     def remake(self, model: Model, *, always: bool) -> None:
         """Has the model make its training function anew, unless it is one that is counted and may stay."""
-        if always or (self.session.measuring and not hasattr(model.train_function, _STEPPING)):
+        if always or (self.session.measuring and not hasattr(model.train_function, STEPPING)):
             model.train_function = None
 
     def epoch_begins(self) -> None:
@@ -163,7 +165,7 @@ class StepWatch:
             finally:
                 self._making = False
             function = model.train_function
-            if self.nesting.fits and function is not None and not hasattr(function, _STEPPING):
+            if self.nesting.fits and function is not None and not hasattr(function, STEPPING):
                 self.made = self.made._replace(function=function)
                 model.train_function = self._stepping(model, function)
             self.batches.counting = bool(self.nesting.fits)  # what was fetched before only gave the model its shapes
@@ -177,9 +179,11 @@ class StepWatch:
         def train_function(*args: object) -> object:
             if not self.nesting.fits:
                 return function(*args)  # train_on_batch uses it as well
+            begun = time.perf_counter()
             self.session.check_stop()
             if self.session.clock.validating:
                 self.session.clock.training_resumes()
+                self.cost.interrupted()
             if self.backend != "jax":
                 self.updates.call_begins(model)
             state: Any = args[0] if self.backend == "jax" else None
@@ -188,16 +192,20 @@ class StepWatch:
                 self.weights.step_begins(model, None if state is None else state[0])
             # Where calls of several steps have turns as well, no wait is timed: theirs couldn't be.
             timed = per_call == 1 and self.by_turns is None
+            own_begun = time.perf_counter()
             result = self._run(function, self._fed(args, per_call), timed=timed)
+            own_ended = time.perf_counter()
             self._look_at_weights(model, result)
             logs = result[0] if isinstance(result, tuple) else result
             self.logs = logs if isinstance(logs, Mapping) else {}
             self.calls += 1
             self.on_step(model)
             self._stepped(model, per_call if self.by_turns is None else self.by_turns.taken)
+            if self.by_turns is None:
+                self.cost.called(begun, own_begun, own_ended, time.perf_counter())
             return result
 
-        setattr(train_function, _STEPPING, True)
+        setattr(train_function, STEPPING, True)
         return train_function
 
     def _fed(self, args: tuple[object, ...], per_call: int) -> tuple[object, ...]:
@@ -384,16 +392,3 @@ class StepWatch:
     def traces(self) -> int:
         """How often the step function was traced; 0 where that can't be seen."""
         return self.step_function.experimental_get_tracing_count() if self.step_function is not None else 0
-
-
-def _told_to(applied: AppliedRun, function: TrainFunction, per_call: int) -> TrainFunction:
-    """The training function, whose calls an applied run is told of."""
-
-    def train_function(*args: object) -> object:
-        result = function(*args)
-        for _ in range(per_call):
-            applied.stepped()
-        return result
-
-    setattr(train_function, _STEPPING, True)
-    return train_function
