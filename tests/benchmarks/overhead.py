@@ -1,6 +1,8 @@
-"""What instrumentation costs, on a step of about 10 ms and until the first step: interleaved fresh processes, ratios.
+"""What instrumentation costs, of a step and until the first step: interleaved fresh processes, ratios.
 
-    python tests/benchmarks/overhead.py [--framework torch|keras] [--pairs 15]
+    python tests/benchmarks/overhead.py [--script torch|keras|torch-short|jax-short|keras-on-jax-short] [--pairs 15]
+
+A step takes about 10 ms, and less than one where the script's name says ``short``.
 
 Each round runs the same script under plain Python, measured by us ("trial"), and with a config applied by us that
 changes nothing that costs time ("apply"), in random order. The script times its own steps, and tells when the first one
@@ -61,7 +63,36 @@ model.fit(x, y, batch_size=64, epochs=4, verbose=0, callbacks=[Times()])
 steps = [after - before for before, after in zip(ends[20:], ends[21:])]
 print(json.dumps({"step_s": statistics.median(steps), "first_step_at": ends[0]}))
 """
-SCRIPTS = {"torch": TORCH, "keras": KERAS}
+TORCH_SHORT = TORCH.replace("range(6)", "range(0)").replace("256", "32").replace("512", "64")
+JAX_SHORT = """
+import json, statistics, time, jax, numpy
+from jax import numpy as jnp
+chance = numpy.random.default_rng(0)
+x = chance.normal(size=(8192, 32)).astype("float32")
+params = [jnp.asarray(chance.normal(size=shape), "float32") for shape in ((32, 64), (64, 1))]
+def loss_of(params, x):
+    return ((jax.nn.relu(x @ params[0]) @ params[1] - x.sum(1, keepdims=True)) ** 2).mean()
+@jax.jit
+def step(params, x):
+    return [each - 1e-5 * slope for each, slope in zip(params, jax.grad(loss_of)(params, x))]
+ends = []
+for epoch in range(40):
+    for start in range(0, len(x), 64):
+        params = step(params, x[start : start + 64])
+        ends.append(time.time())
+jax.block_until_ready(params)
+steps = [after - before for before, after in zip(ends[20:], ends[21:])]
+print(json.dumps({"step_s": statistics.fmean(steps), "first_step_at": ends[0]}))
+"""
+KERAS_ON_JAX_SHORT = (
+    KERAS.replace("import json", "import os; os.environ['KERAS_BACKEND'] = 'jax'\nimport json")
+    .replace("import tensorflow as tf\ntf.config.threading.set_intra_op_parallelism_threads(1)\n", "")
+    .replace("range(7)", "range(1)").replace("256", "32").replace("512", "64").replace("epochs=4", "epochs=20")
+)  # fmt: skip
+SCRIPTS = {
+    "torch": TORCH, "keras": KERAS, "torch-short": TORCH_SHORT, "jax-short": JAX_SHORT,
+    "keras-on-jax-short": KERAS_ON_JAX_SHORT,
+}  # fmt: skip
 WINDOW = {
     "warmup_steps": 10, "warmup_s": 1, "block_s": 0.25, "min_blocks": 9999, "min_s": 9999, "max_s": 9999,
     "target_half_width": 0.0,
@@ -111,13 +142,13 @@ def interval_of_median(values: list[float]) -> tuple[float, float]:
 def main() -> None:
     """Runs the rounds and prints a line a mode and figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--framework", choices=sorted(SCRIPTS), default="torch")
+    parser.add_argument("--script", choices=sorted(SCRIPTS), default="torch")
     parser.add_argument("--pairs", type=int, default=15)
     options = parser.parse_args()
     rounds: list[dict[str, Run]] = []
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "train.py"
-        script.write_text(SCRIPTS[options.framework])
+        script.write_text(SCRIPTS[options.script])
         for _ in range(options.pairs):
             order = ["plain", "trial", "apply"]
             random.shuffle(order)
