@@ -123,7 +123,6 @@ def holds(module: ModuleType, originals: set[int]) -> bool:
     return False
 
 
-
 def main() -> None:
     """Serves until the connection is closed; in a fork, runs what ``CHILD`` runs."""
     path, descriptor, *modules = sys.argv[1:]

@@ -8,6 +8,10 @@ Value = bool | int | float | str
 """What a knob may be set to."""
 
 
+INSTRUMENTS = "autotune's own instruments"
+"""What a remark calls them that says which part of a step they take: by it a study knows that it was said."""
+
+
 class Evidence(StrEnum):
     """What observation says of a knob that was asked for."""
 

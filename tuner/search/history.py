@@ -95,7 +95,6 @@ class History:
         self._all = tuple(t for t in finished if _teaches(t.outcome) and _holds(t, space.pinned))
         self.trials: Sequence[Trial] = tuple(t for t in self._all if space.keeps_batch(t.config))
         self.larger: Sequence[Trial] = tuple(t for t in self._all if space.is_larger(t.config))
-        self._indices: dict[int, tuple[int, ...] | None] = {}
         self._gains: dict[int, float | None] = {}
         self._by_config: dict[Config, Trial] = {t.config: t for t in self._all}
         self.without_effect = self._without_effect()
@@ -179,12 +178,7 @@ class History:
 
     def indices_of(self, trial: Trial) -> tuple[int, ...] | None:
         """The trial's place on each axis of the space, in their order; None off the axes."""
-        if trial.number not in self._indices:
-            try:
-                self._indices[trial.number] = tuple(self.space.indices_of(trial.config).values())
-            except ValueError:
-                self._indices[trial.number] = None
-        return self._indices[trial.number]
+        return self.space.row_of(trial.config)
 
     def find(self, config: Mapping[str, Value]) -> Trial | None:
         """The trial that ran this config or one that means the same, None where there is none."""

@@ -82,8 +82,5 @@ class Leaner:
         """
         if self._history.model is None:
             return None
-        try:
-            rows = [list(self._history.space.indices_of(each).values()) for each in (config, other)]
-        except ValueError:
-            return None
-        return self._history.model.difference(np.array(rows, dtype=np.int64))
+        rows = [self._history.space.row_of(each) for each in (config, other)]
+        return None if None in rows else self._history.model.difference(np.array(rows, dtype=np.int64))

@@ -44,7 +44,6 @@ class Twins:
             trial.config: (float(gain), float(noise))
             for trial, gain, noise in zip(tried.trials, tried.gains, tried.noise, strict=True)
         }
-        self._indices: dict[Config, tuple[int, ...] | None] = {}
         waits = tried.waits >= INPUT_SHARE
         self._waits = {trial.config: bool(wait) for trial, wait in zip(tried.trials, waits, strict=True)}
         self._idle = self._without_difference(tried)
@@ -58,7 +57,7 @@ class Twins:
             return False
         if one in self._ranking and two in self._ranking and self._is_one_change(one, two):
             return _are_alike_by_rotation(self._ranking[one].gain, self._ranking[two].gain)
-        ours, theirs = self._indices_of(one), self._indices_of(two)
+        ours, theirs = self._space.row_of(one), self._space.row_of(two)
         waits = self._waits.get(two, self._waits.get(one))
         if ours is None or theirs is None or waits is None:
             return False
@@ -71,15 +70,6 @@ class Twins:
                 return False
             gained += upwards if own > before else -upwards
         return abs(gained) <= ALIKE
-
-    def _indices_of(self, config: Config) -> tuple[int, ...] | None:
-        """The config's place on each axis, None off the axes; each is asked for beside many others."""
-        if config not in self._indices:
-            try:
-                self._indices[config] = tuple(self._space.indices_of(config).values())
-            except ValueError:
-                self._indices[config] = None
-        return self._indices[config]
 
     def _differ(self, one: Config, other: Config) -> bool:
         """Whether both have a trial, and these differ by more than they are rough."""

@@ -181,6 +181,20 @@ class ResolvedSpace:
         complete = self.complete(config)
         return {name: index_in(places, complete[name]) for name, places in self._places.items()}
 
+    def row_of(self, config: Config) -> tuple[int, ...] | None:
+        """The indices alone, in the axes' order; None off the axes."""
+        if config not in self._rows:
+            try:
+                self._rows[config] = tuple(self.indices_of(config).values())
+            except ValueError:
+                self._rows[config] = None
+        return self._rows[config]
+
+    @cached_property
+    def _rows(self) -> dict[Config, tuple[int, ...] | None]:
+        """Of configs that were asked for: a proposal asks for each trial's many times."""
+        return {}
+
     @cached_property
     def _places(self) -> dict[str, dict[tuple[type, Value], int]]:
         """Knob → the places of its axis' values."""

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+from tuner.child.words import INSTRUMENTS
 from tuner.devices.allocators import installed
 from tuner.errors import OwnFaultError, UntunableError, UserScriptError
 from tuner.formatting import AS_WRITTEN, bytes_text, seconds_text
@@ -32,9 +33,7 @@ from tuner.study.screens import note_unseen
 from tuner.study.surroundings import surroundings_error
 
 SHORT_STEP_S = 0.004
-"""Of a longer step autotune's own instruments are 5% at most: they took 0.18 ms in PyTorch, 0.1 in JAX, 0.04 in Keras
-on JAX, of scripts of 0.38, 0.016 and 0.43 ms a step (AMD EPYC, November 2026; tuner/child/README.md)."""
-TAKEN = "autotune's own instruments"
+"""Of a longer step autotune's own instruments are 5% at most: 0.02 to 0.2 ms (tests/benchmarks/overhead.py)."""
 RUNS_AT_LEAST = 10
 """A study with fewer runs finds and proves next to nothing: three rounds of the finals alone are six."""
 _WITHOUT_FILES = "--new --without files may help: a trial then writes where the script does, over your files as well"
@@ -115,13 +114,16 @@ def _note_short_steps(study: StudyContext, baseline: Trial) -> None:
     """Says that what autotune does with each step is a part of short ones, but where a trial has measured how much."""
     measurement, outcome = baseline.measurement, baseline.outcome
     steps = sum(block.steps for block in measurement.blocks) if measurement is not None else 0
-    if measurement is None or outcome is None or not steps or any(TAKEN in each for each in outcome.knowledge.remarks):
+    if measurement is None or outcome is None or not steps:
+        return
+    if any(INSTRUMENTS in remark for remark in outcome.knowledge.remarks):
         return
     step_s = sum(block.seconds for block in measurement.blocks) / steps
     if step_s < SHORT_STEP_S:
         study.note(
-            f"{AS_WRITTEN}: a step takes {1000 * step_s:.2g} ms, of which {TAKEN} are 0.05 to 0.2 ms: what makes fewer"
-            " steps of as many samples (a larger batch, several in a call) reads faster by up to as much than it is"
+            f"{AS_WRITTEN}: a step takes {1000 * step_s:.2g} ms, of which {INSTRUMENTS} are 0.02 to 0.2 ms: what makes"
+            " fewer steps of as many samples (a larger batch, several in a call) reads faster by up to as much than it"
+            " is"
         )
 
 

@@ -215,9 +215,13 @@ class StudyTime:
             return self.budget.reserved_s(both_s if may_have_both and self.fits(both_s) else proof_s, found=True)
         if larger_s and self.fits(larger_s):
             return self.budget.reserved_s(larger_s, found=True)
-        axes = self.space.axes if self.space is not None else ()
-        proof_s = self.proof_s(Config({axis.knob.name: axis.values[0] for axis in axes}))
+        proof_s = self.unfound_proof_s()
         return self.budget.reserved_s(proof_s, found=False) if self.fits(proof_s) else 0.0
+
+    def unfound_proof_s(self) -> float:
+        """What a proof takes of a config that isn't found yet: of one that may need a screen."""
+        axes = self.space.axes if self.space is not None else ()
+        return self.proof_s(Config({axis.knob.name: axis.values[0] for axis in axes}))
 
     def _to_prove(self) -> tuple[Trial, float] | None:
         """The trial whose proof time is kept for, and how much; None where there is nothing that could be proven.

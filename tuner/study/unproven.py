@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tuner.analysis.accuracy import MOST_SEEDS, SEEDS, Screened
 from tuner.analysis.stats import Noninferiority
 from tuner.formatting import config_text
-from tuner.model import Config, Phase, Trial, Verdict, Winner
+from tuner.model import Phase, Trial, Verdict, Winner
 from tuner.result import LackOfTime
 from tuner.search.history import History
 from tuner.study.budget import FEWEST_ROUNDS, was_late
@@ -55,8 +55,7 @@ def budget_to_try(study: StudyContext) -> float | None:
         return None
     if not time.search_is_over():
         return None
-    likely = Config({axis.knob.name: axis.values[0] for axis in space.axes})
-    return 60.0 * _minutes_with(study, time.runs.trial_s() + time.proof_s(likely))
+    return 60.0 * _minutes_with(study, time.runs.trial_s() + time.unfound_proof_s())
 
 
 def _minutes_with(study: StudyContext, seconds: float) -> int:

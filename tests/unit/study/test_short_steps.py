@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from support import worlds
 
+from tuner.child.words import INSTRUMENTS
 from tuner.events import Event, Noted
 from tuner.model import Config, Outcome
 from tuner.runner.replay import ReplayRunner
 from tuner.search.structured import StructuredSampler
-from tuner.study.baseline import TAKEN
 from tuner.study.run import run_study
 
 
@@ -30,7 +30,7 @@ def notes(folder: Path, step_s: float, *remarks: str) -> list[str]:
 
     plan = worlds.plan(folder, trials=1)
     run_study(plan, ReplayRunner(outcome_of), StructuredSampler(), told.append, threading.Event())
-    return [event.text for event in told if isinstance(event, Noted) and TAKEN in event.text]
+    return [event.text for event in told if isinstance(event, Noted) and INSTRUMENTS in event.text]
 
 
 @pytest.mark.parametrize(("step_s", "is_told"), [(0.002, True), (0.02, False)])
@@ -41,5 +41,5 @@ def test_what_is_autotunes_own_of_a_short_step_is_told(tmp_path: Path, step_s: f
 
 
 def test_where_the_trial_has_measured_it_that_is_told_alone(tmp_path: Path) -> None:
-    (told,) = notes(tmp_path, 0.002, f"{TAKEN} take about 9% of a step here")
+    (told,) = notes(tmp_path, 0.002, f"{INSTRUMENTS} take about 9% of a step here")
     assert "9%" in told

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable
 
 from ..applied import AppliedRun
+from ..words import INSTRUMENTS
 from .types import TrainFunction
 
 STEPPING = "_autotune_stepping"
@@ -72,6 +73,6 @@ class CallCost:
         share = statistics.median(self._own_s) / lasted_s if 0 < lasted_s <= SHORT_S else 0.0
         if share >= WORTH_TELLING:
             self._say(
-                f"autotune's own instruments take about {share:.0%} of a step here: what needs fewer calls for as many "
+                f"{INSTRUMENTS} take about {share:.0%} of a step here: what needs fewer calls for as many "
                 "samples (steps_per_execution, a larger batch) reads faster by up to as much than it is"
             )
