@@ -46,7 +46,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "records",
         "wire evidence",
         "seeds places preloading making",
-        "recorder created_files counted data_source recurring",
+        "recorder created_files counted data_source recurring instruments clock_limits",
         "turns precision rounds",
         "clock devices rotation",
         "sources knobs facts metrics reported user_modules started rank_clock rank_rotation",

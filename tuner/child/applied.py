@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .evidence import SetBy
+from .instruments import Instruments
 from .knobs import Knobs
 from .patches import patch
 from .records import ChildRequest
@@ -64,8 +65,9 @@ class AppliedRun:
     whose training isn't seen, by a fault of ours.
     """
 
-    def __init__(self, request: ChildRequest, knobs: Knobs) -> None:
+    def __init__(self, request: ChildRequest, knobs: Knobs, instruments: Instruments) -> None:
         self.failed = False
+        self._instruments = instruments
         self.steps = 0
         self._request = request
         self._knobs = knobs
@@ -238,6 +240,7 @@ class AppliedRun:
         parts += [f"NOT in effect: {', '.join(idle)}"] if idle else []
         parts += [f"can't be told: {', '.join(unseen)}"] if unseen else []
         self.failed = bool(idle) and self._request.strict
+        self._instruments.off = self._trained  # nothing more is asked: the rest of the run goes without them
         self.say(f"{when} {'; '.join(parts)}")
 
     def _effect(self, knob: str) -> Effect:

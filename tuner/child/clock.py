@@ -5,25 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from .clock_limits import FILL_S, LONGEST_BLOCK, MOST_RESTARTS, STEPS_BETWEEN_WAITS
 from .counted import Counted, Fetched
+from .instruments import Instruments
 from .precision import relative_half_width, stays_below
 from .recorder import Recorder
 from .records import Block, Phase, TrainingPause, Window
 from .recurring import Recurring
 from .turns import LEAD_IN_S, SHORT_STEP, TurnGiver
 from .watch import Pause
-
-# What happens again and again, such as a trace with every batch, is part of the loop. A scaler looks for its scale, and
-# torch.compile for the shapes that there are, in fewer blocks than that.
-MOST_RESTARTS = {Phase.WARMUP: 20, Phase.WINDOW: 5}
-
-STEPS_BETWEEN_WAITS = 8
-"""Of a block on a device that works behind the script's back. A wait for it takes away the lead that the script had:
-what the script does itself in a step (fetches, launches) then shows once a block, where it would have been hidden."""
-_LONGEST = 8
-"""Times ``block_s``, after which such a block ends all the same: steps of seconds would make it endless."""
-FILL_S = 20.0
-"""So long a warm-up lasts at most for a cache that is being filled: what it gains shows afterwards only."""
 
 
 class StepClock:
@@ -41,19 +31,14 @@ class StepClock:
     ``on_held`` is told how many seconds it was held between two of them, which count nowhere, as their lead-in.
 
     Batches may be added by another thread than the one that steps; all else is for that one.
-
     A window ends early where its rate is hopeless: see ``stays_below``.
+    What ``instruments`` are told to take of its steps is in no rate.
     """
 
     def __init__(
-        self,
-        recorder: Recorder,
-        window: Window,
-        *,
-        synchronize: Callable[[], None] = lambda: None,
-        activity: Callable[[], int] = lambda: 0,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
+        self, recorder: Recorder, window: Window, *, synchronize: Callable[[], None] = lambda: None,
+        activity: Callable[[], int] = lambda: 0, clock: Callable[[], float] = time.perf_counter,
+    ) -> None:  # fmt: skip
         self._recorder = recorder
         self._window = window
         self.synchronize = synchronize
@@ -81,6 +66,7 @@ class StepClock:
         self._lead_in_ends: float | None = None
         self._validating = self._has_resumed = self._may_train = self._any_block = False
         self.recurring = Recurring()
+        self.instruments = Instruments(self._missed, clock)
         self._set_apart: set[object] = set()
         self._may_have_resumed: float | None = None
         self._phase_started = self._block_started = self._stepped = clock()
@@ -160,6 +146,7 @@ class StepClock:
         if self.recurring.is_part_of_step(source, self.total_steps, is_open=source in self._set_apart):
             return
         if not self._validating:
+            self.instruments.interrupted()
             self._close_block(flagged=False, at=since, may_end_epoch=True)
             self._validating = True
             self._recorder.emit(TrainingPause(Pause.VALIDATION, begins=True))
@@ -188,6 +175,7 @@ class StepClock:
 
         On a device that works behind its back nobody knows when that step ended: it doesn't count beside whole blocks.
         """
+        self.instruments.interrupted()
         if self._validating or not self.asynchronous or not self._any_block:
             self._ready_at_resumption = self.ready()
             self._close_block(flagged=self._validating, at=None if self._validating else self._stepped)
@@ -214,6 +202,9 @@ class StepClock:
             return False
         self._steps += count
         self._phase_steps += count
+        if self.instruments.is_under_way and not self._validating:
+            self.instruments.stepped(count)  # in no block
+            return self.complete
         if self._is_led_in():
             return self.complete
         if self._validating or self._is_long_enough(self._clock() - self._block_started + self._turn_s):
@@ -244,6 +235,15 @@ class StepClock:
         self.on_held(held_s)
         self.complete = turns.ended
 
+    def _missed(self, count: int) -> None:
+        """So many steps went without the instruments, of as many samples as those before: in no block."""
+        untold = count if self.instruments.counts_samples else 0
+        samples = self.total_samples / max(1, self.total_steps) * untold
+        self.total_steps += count
+        self.total_samples, self.told_samples = self.total_samples + samples, self.told_samples + samples
+        if not self.instruments.is_under_way:
+            self._begin_block_anew()
+
     def _is_led_in(self) -> bool:
         """Whether the step that ended belongs to the lead-in of a turn, which is nowhere counted."""
         if self._lead_in_ends is None or self._validating:
@@ -269,7 +269,8 @@ class StepClock:
 
     def _is_long_enough(self, seconds: float) -> bool:
         """Whether a block that is so long, with those before it in its turn, may end. By the script's own thread."""
-        return seconds >= self._length_s * (_LONGEST if self.asynchronous and self._steps < STEPS_BETWEEN_WAITS else 1)
+        goes_on = self.asynchronous and self._steps < STEPS_BETWEEN_WAITS
+        return seconds >= self._length_s * (LONGEST_BLOCK if goes_on else 1)
 
     def _training_again(self) -> None:
         if self._validating:
@@ -279,7 +280,7 @@ class StepClock:
         self._set_apart.clear()
 
     def _close_block(self, *, flagged: bool, at: float | None = None, may_end_epoch: bool = False) -> None:
-        if self._lead_in_ends is not None and not flagged:
+        if (self._lead_in_ends is not None or self.instruments.is_under_way) and not flagged:
             self._begin_block_anew()
             return
         self.synchronize()
@@ -298,10 +299,12 @@ class StepClock:
         if not flagged:
             seconds, self._carried_s = seconds + self._carried_s, 0.0
         if seconds > 0:
-            wait_s = min(counted.wait_s, seconds)
+            own_s = 0.0 if flagged else self.instruments.taken_of(seconds, self._steps)
+            wait_s = min(counted.wait_s, seconds - own_s)
             block = Block(
-                self.phase, self._steps, counted.samples, seconds, wait_s, flagged, self._ready_at_start, ready,
+                self.phase, self._steps, counted.samples, seconds - own_s, wait_s, flagged, self._ready_at_start, ready,
                 counted.tokens, counted.starts, min(counted.start_s, wait_s), self.turns.current if self.turns else 0,
+                instruments_s=own_s,
             )  # fmt: skip
             self._emit(block)
             self._any_block |= not flagged
@@ -311,7 +314,7 @@ class StepClock:
                 self._phase_started += seconds  # what was set apart is neither warm-up nor window
             elif self.phase is Phase.WINDOW:
                 amount = counted.samples if self.total_samples else float(self._steps)
-                self._blocks.append((amount, seconds))
+                self._blocks.append((amount, block.seconds))
                 self._turn_s += seconds if self.turns is not None else 0.0
                 # A lead-in that nothing asks for isn't worth a step that takes a good part of a turn.
                 self._steps_are_short = seconds <= min(LEAD_IN_S, SHORT_STEP * self._window.block_s) * self._steps
@@ -329,11 +332,11 @@ class StepClock:
         elapsed = now - self._phase_started
         if self.phase is Phase.WARMUP:
             enough = elapsed >= self._window.warmup_s and self._phase_steps >= self._window.warmup_steps
-            # Ten steps of ten seconds each would cost more than they teach.
-            slow = elapsed >= self._window.max_s and self._phase_steps >= 3
+            slow = elapsed >= self._window.max_s and self._phase_steps >= 3  # ten steps of 10 s would cost too much
             fills = not self._window.until_samples and self.is_filling() and elapsed < self.fill_s()
             drains = self.turns is not None and self.turns.drains(elapsed)
-            if (enough or slow) and not (fills or drains):
+            is_early = fills or drains or not (enough or slow)
+            if not (is_early or self.instruments.begins(elapsed / max(1, self._phase_steps), self.synchronize)):
                 self._enter(Phase.WINDOW, now)
         elif self._is_complete(elapsed):
             self.complete = True
@@ -342,7 +345,7 @@ class StepClock:
         self.phase = phase
         self._phase_started, self._phase_steps, self._blocks = now, 0, []
         begins = self.turns is not None and phase is Phase.WINDOW
-        self._turn_s = _LONGEST * self._window.block_s if begins else 0.0  # the first turn begins with the window
+        self._turn_s = LONGEST_BLOCK * self._window.block_s if begins else 0.0  # the first turn begins with the window
 
     def _is_hopeless(self) -> bool:
         """Whether the rate is sure to stay below what would be of use: the rest of the window would teach nothing."""
@@ -359,8 +362,6 @@ class StepClock:
     def progress(self) -> float:
         """Samples trained on, steps where samples can't be counted."""
         return self.total_samples or float(self.total_steps)
-
-    # what is another's where several ranks train together
 
     def _emit(self, block: Block) -> None:
         self._recorder.emit(block)

@@ -10,6 +10,7 @@ from .clock import StepClock
 from .counts import EpochUse, RowPlace, ScalerCounts, Schedule
 from .records import Facts, LoaderUse, PlanLine, Value, plain_value
 from .watch import Watch
+from .words import INSTRUMENTS
 
 
 @dataclass
@@ -104,6 +105,9 @@ class ScriptFacts:
 
         ``suggestions``: knob → the default of the script that asked for it by name.
         """
+        own_s = clock.instruments.step_s
+        if own_s:
+            self.remark(f"{INSTRUMENTS} take {1000 * own_s:.2g} ms of each step here, which are in no rate")
         written = {**self.as_written, **suggestions}
         seen = {each.name: _frozen(getattr(self, each.name)) for each in fields(self)}
         seen["as_written"] = {knob: plain_value(value) for knob, value in written.items() if value is not None}

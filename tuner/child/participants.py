@@ -66,6 +66,10 @@ class ClockHooks(Protocol):
         """Samples that lie ready for the loop: made, and not fetched yet. None where that can't be seen."""
         return None
 
+    def may_go_off(self) -> bool:
+        """Whether the steps that the loop takes now can go without autotune's instruments; see ``Instruments``."""
+        return False
+
     def switcher(self) -> Switcher | None:
         """What changes the script's config between two steps; None where nothing can."""
         return None

@@ -60,7 +60,7 @@ class Session:
         self.clock.counts_samples = request.knowledge.unit != "steps"
         self.clock.recurring.decide_as(request.knowledge, request.config)
         self.knobs = Knobs(recorder, request.config, request.knowledge.placeholders, self._ended_early)
-        self.applied = None if self.measuring else AppliedRun(request, self.knobs)
+        self.applied = None if self.measuring else AppliedRun(request, self.knobs, self.clock.instruments)
         """Watches an applied run; None in a trial."""
         self.facts = ScriptFacts(without=list(request.without))
         self.metrics = Metrics(recorder, self.clock)
@@ -74,8 +74,7 @@ class Session:
         self.trained_by = request.knowledge.framework
         """The framework that trains; "" as long as none is seen to."""
         self.stopped = self.finished = self.ended_badly = False  # the last: whether the script ended with an error
-        self.thread = threading.get_ident()
-        self._forked_off = False
+        self.thread, self._forked_off = threading.get_ident(), False
         self._started = time.monotonic() if request.spawned_monotonic is None else request.spawned_monotonic
         deadline_s = math.inf if request.deadline_s is None else request.deadline_s
         self._ends_by = self._started + deadline_s - min(LEAVING_S, deadline_s / 10)
@@ -117,8 +116,6 @@ class Session:
             self.facts.watches.append(watch)
         return True
 
-    # which framework trains
-
     def attend(self, framework: str, hooks: ClockHooks, observe: Callable[[], None]) -> None:
         """The framework's adapter answers the clock, once its framework is the one that trains.
 
@@ -144,7 +141,16 @@ class Session:
             self.clock.activity = lambda: hooks.activity() + self._reported.changes
             self.clock.on_block = hooks.on_block
             self.clock.ready, self.clock.ends_are_told = hooks.ready, self.trained_by == "torch"
+            self.clock.instruments.may_go_off = lambda: self._is_only_timed and hooks.may_go_off()
             self._rotate(hooks)
+
+    @property
+    def _is_only_timed(self) -> bool:
+        """Whether the trial is for a precise rate of warm steps alone, in one process, where the hooks count them."""
+        request, window = self.request, self.request.window
+        more = request.rotation or request.probe or window.until_samples or request.seed is not None
+        is_precise = window.warmup_s > 0 and window.target_half_width < 1
+        return is_precise and self.ranks == 1 and not (more or self._own_steps or self._reported.any)
 
     def _rotate(self, hooks: ClockHooks) -> None:
         """Has configs take turns in the window, where that was asked for."""
@@ -158,8 +164,6 @@ class Session:
     def may_be_of(self, framework: str) -> bool:
         """Whether no other framework trains here: what this one's adapter sees is worth something."""
         return self.trained_by in ("", framework)
-
-    # what the script asks and says
 
     def suggest(self, knob: str, default: Any) -> Any:
         """For ``tuner.suggested``: the config's value, or the script's own default."""
@@ -226,8 +230,6 @@ class Session:
             return False
         return self._reported.may_come(known=unit == "samples")
 
-    # messages
-
     def fail(self, reason: str, detail: str) -> None:
         """Records once that this config can't work. ``reason`` is a slug, ``detail`` a line for people.
 
@@ -268,8 +270,6 @@ class Session:
         is_new = text not in self._said
         self._said.add(text)
         return is_new
-
-    # steps, and the end
 
     def step(self, framework: str, count: int = 1) -> None:
         """So many steps ended; called by the framework's adapter, outside of the script's own locks."""

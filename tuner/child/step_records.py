@@ -27,6 +27,7 @@ class Block:
     ``turn``: the number of the turn that it was measured in, 0 where nothing takes turns.
     Of one of several ranks, ``at`` is the number of steps that it had taken when the block ended, and ``alone_s`` what
     its steps took from their beginning to their backward, where ranks wait for each other; 0 where there is one.
+    ``instruments_s``: what autotune's own instruments took, as far as that was told; no part of ``seconds``.
     """
 
     kind: ClassVar[str] = "block"
@@ -44,6 +45,7 @@ class Block:
     turn: int = 0
     at: int = 0
     alone_s: float = 0.0
+    instruments_s: float = 0.0
 
 
 @dataclass(frozen=True)

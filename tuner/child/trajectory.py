@@ -79,7 +79,7 @@ class Trajectory:
         step = self.steps + 1
         if step < self._next:
             return
-        self._next = step + 1 if step < _FIRST_STEPS else int(step * _SPARSER) + 1
+        self._next = _following(step)
         rates = tuple(read())
         if rates:
             self.rates.append((step, rates[0]))
@@ -95,6 +95,12 @@ class Trajectory:
         """The optimizer has taken so many steps."""
         if self._optimizer is not None and self._optimizer() is optimizer:
             self.steps += count
+
+    def missed(self, times: float) -> None:
+        """So many times as many steps were taken by now as were seen. What is noted later is noted in every run."""
+        self.steps = round(self.steps * times)
+        while self._next <= self.steps:
+            self._next = _following(self._next)
 
     # facts
 
@@ -279,6 +285,11 @@ class Trajectory:
         if abs(now - before) > STEP_TOLERANCE * max(before, 1.0):
             return f"an average of the model is updated {now:.3g} times a step, as written {before:.3g}"
         return ""
+
+
+def _following(step: int) -> int:
+    """The step that is noted after this one."""
+    return step + 1 if step < _FIRST_STEPS else int(step * _SPARSER) + 1
 
 
 def _around(rates: Mapping[int, float], step: float) -> tuple[float, float] | None:

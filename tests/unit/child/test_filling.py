@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from support.in_process import Log
 
-from tuner.child.clock import FILL_S, StepClock
+from tuner.child.clock import StepClock
+from tuner.child.clock_limits import FILL_S
 from tuner.child.records import Phase, Window
 
 WINDOW = Window(warmup_steps=4, warmup_s=1.0, block_s=0.25, min_blocks=3, min_s=0.5, max_s=2.0, target_half_width=1e9)

@@ -18,6 +18,7 @@ from .compiling import CompileWatch
 from .donation import DonationWatch
 from .eager import EagerWatch
 from .evidence import Observation, why_no_step
+from .functions import JittedFunction
 from .lead import Lead
 from .patches import Instrumentation
 from .products import ProductWatch
@@ -113,6 +114,15 @@ class JaxAdapter(Adapter):
         """What a loader has made and the loop hasn't fetched."""
         feeding = self.session.feeds.feeding
         return feeding.ready() if feeding is not None else None
+
+    def may_go_off(self) -> bool:
+        """Where each step is a call of one compiled function, and nothing that is watched feeds the loop."""
+        steps = self.steps
+        if steps is None or self.session.feeds.feeding is not None or steps.awaits is not None:
+            return False
+        function = steps.leader.key
+        is_alone = isinstance(function, JittedFunction) and list(steps.training) == [function]
+        return is_alone and isinstance(function, JittedFunction) and function.tells and function.last.parts == 1
 
     def on_block(self) -> None:
         """Reads the loss."""

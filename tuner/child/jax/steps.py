@@ -78,8 +78,8 @@ class StepWatch:
         self._sites: dict[str, EagerSite] = {}
         self.kinds: set[Aval] = set()
         self._any_update = False
-        self._awaits: Awaited[Owner] | None = None
-        self._leader = Leader(self._counts_anew)
+        self.awaits: Awaited[Owner] | None = None
+        self.leader = Leader(self._counts_anew)
         self._stepping: object = None
         self._leading = self._called = 0
         self._parts_done = 0
@@ -108,7 +108,7 @@ class StepWatch:
     @property
     def holds_all(self) -> str:
         """Why nothing can be measured where one call takes all steps; "" where none does."""
-        leader = self._awaits.owner if self._awaits is not None else self._leader.key
+        leader = self.awaits.owner if self.awaits is not None else self.leader.key
         if not isinstance(leader, JittedFunction) or leader.calls > 1 or leader.last.steps == 1:
             return ""
         steps = f"all {leader.last.steps} steps" if leader.last.steps else "all steps"
@@ -205,7 +205,7 @@ class StepWatch:
             if function.carries:
                 self._stepped(function, trace.steps or 1, trace.parts, result)
             else:
-                self._awaits = Awaited(function, trace.steps or 1, self._given_to(trace, args, kwargs))
+                self.awaits = Awaited(function, trace.steps or 1, self._given_to(trace, args, kwargs))
 
     def _look_at(
         self, function: JittedFunction, args: Arguments, kwargs: Keywords, result: Any, *, is_first: bool
@@ -261,7 +261,7 @@ class StepWatch:
         self.newest.put(eager, made)
         self.devices.ran(eager, [each() for each in made])
         if not self._any_update:
-            self._awaits = Awaited(eager, 1, trained)
+            self.awaits = Awaited(eager, 1, trained)
         return result
 
     def value_seen(self, value: Any) -> None:
@@ -278,10 +278,10 @@ class StepWatch:
         self.session.check_stop()
         if self.session.measuring:
             self.session.clock.fetch_begins()
-        awaited = self._awaits
+        awaited = self.awaits
         if awaited is None or (not self._any_update and awaited.goes_on(parameters())):
             return
-        self._awaits = None
+        self.awaits = None
         if not self._any_update:
             parts = awaited.owner.last.parts if isinstance(awaited.owner, JittedFunction) else 1
             self._stepped(awaited.owner, awaited.steps, parts, given)
@@ -311,10 +311,10 @@ class StepWatch:
 
     def _sees_updates(self) -> None:
         """An update ends steps from here on: gradients before the first one, of a batch in parts, were none."""
-        self._awaits = None
+        self.awaits = None
         if not self._any_update:
             self._any_update, self.beside = True, {}
-            self._leader.resigns()
+            self.leader.resigns()
 
     # steps and samples
 
@@ -329,14 +329,14 @@ class StepWatch:
         """
         if isinstance(key, EagerSite):
             key = key.name
-        if isinstance(key, JittedFunction) and key.follows(self._leader.key):
-            self._leader.resigns()
-        leader = self._leader.key
+        if isinstance(key, JittedFunction) and key.follows(self.leader.key):
+            self.leader.resigns()
+        leader = self.leader.key
         name = key.name if isinstance(key, JittedFunction) else f"the update at {key}"
         if isinstance(key, JittedFunction) and isinstance(leader, JittedFunction) and leader in key.team - {key}:
             self.in_turns.update({leader.name: None, name: None})
-            self._leader.leads(leader)
-        elif not self._leader.leads(key):
+            self.leader.leads(leader)
+        elif not self.leader.leads(key):
             self.beside[name] = self.beside.get(name, 0) + 1
             self.passes.forget_applied()
             return

@@ -158,6 +158,12 @@ class KerasAdapter(Adapter):
                 " a rate for it"
             )
 
+    def may_go_off(self) -> bool:
+        """In ``fit``. TensorFlow's graph counts what it trains on all the same."""
+        fits, instruments = self.watches.fits, self.session.clock.instruments
+        instruments.counts_samples = self.watches.backend != "tensorflow"
+        return fits is not None and bool(fits.nesting.fits) and fits.steps.by_turns is None
+
     def on_block(self) -> None:
         """Reads the losses."""
         self.session.clock.min_window_steps = math.ceil(3 * self._capacity * self._steps_a_batch)

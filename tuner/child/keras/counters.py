@@ -144,12 +144,11 @@ class BatchCounters:
     """Counts and times batches that pass through Python, those of the jax and torch backends, while ``counting``.
 
     ``fetching``: whether the next one is waited for. ``lead``: tells how long what computes had nothing to do
-    meanwhile, where it may be behind Keras. ``takes`` is given the seconds that it takes itself.
+    meanwhile, where it may be behind Keras.
     """
 
-    def __init__(self, session: Session, takes: Callable[[float], None] = lambda seconds: None) -> None:
+    def __init__(self, session: Session) -> None:
         self.session = session
-        self._takes = takes
         self.lead = Reader()
         self.counting = False
         self.fetching = False
@@ -175,22 +174,21 @@ class BatchCounters:
         return _get_iterator
 
     def _counted(self, batches: Iterator[Structure], start_s: float) -> Iterator[Structure]:
-        clock = self.session.clock
+        clock, instruments = self.session.clock, self.session.clock.instruments
         began, self.fetching = time.perf_counter() - start_s, True
         self.lead.fetch_begins()
         try:
             for batch in _first_of(batches) if self.session.request.probe is ProbeSide.COMPUTE else batches:
-                fetched = time.perf_counter()
-                size, self.fetching = leading_dimension(batch), False
-                self.largest = max(self.largest, size)
-                clock.add_samples(size, self.lead.idle_s(fetched - began))
-                self._takes(time.perf_counter() - fetched)
+                if not instruments.off:
+                    fetched = time.perf_counter()
+                    size, self.fetching = leading_dimension(batch), False
+                    self.largest = max(self.largest, size)
+                    clock.add_samples(size, self.lead.idle_s(fetched - began))
                 yield batch
-                asked = time.perf_counter()
-                clock.fetch_begins()
-                self.lead.fetch_begins()
-                began, self.fetching = time.perf_counter(), True
-                self._takes(began - asked)
+                if not instruments.off:
+                    clock.fetch_begins()
+                    self.lead.fetch_begins()
+                    began, self.fetching = time.perf_counter(), True
         finally:
             self.fetching = False
 

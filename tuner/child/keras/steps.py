@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -19,7 +18,7 @@ from ..tensorflow.functions import not_converted
 from ..tensorflow.loops import LoopWatch
 from ..tensorflow.types import ConcreteFunction, DatasetIterator, Function, Result, Structure
 from .by_turns import Made, StepsByTurns
-from .calls import STEPPING, CallCost, told_to
+from .calls import STEPPING, told_to
 from .counters import BatchCounters, GraphCounters
 from .fit_call import Nesting
 from .gradients import GradientWatch
@@ -59,8 +58,7 @@ class StepWatch:
         self.on_step = on_step
         self.graph: GraphCounters | None = None
         self.gradients: GradientWatch | None = None
-        self.cost = CallCost(session.facts.remark)
-        self.batches = BatchCounters(session, self.cost.within)
+        self.batches = BatchCounters(session)
         self.datasets: DatasetWatch | None = None
         self.callback: Callback | None = None
         self.witness = StepWitness(backend)
@@ -179,11 +177,11 @@ class StepWatch:
         def train_function(*args: object) -> object:
             if not self.nesting.fits:
                 return function(*args)  # train_on_batch uses it as well
-            begun = time.perf_counter()
+            if self.session.clock.instruments.off:
+                return self._unwatched(model, function, args, per_call)
             self.session.check_stop()
             if self.session.clock.validating:
                 self.session.clock.training_resumes()
-                self.cost.interrupted()
             if self.backend != "jax":
                 self.updates.call_begins(model)
             state: Any = args[0] if self.backend == "jax" else None
@@ -192,21 +190,33 @@ class StepWatch:
                 self.weights.step_begins(model, None if state is None else state[0])
             # Where calls of several steps have turns as well, no wait is timed: theirs couldn't be.
             timed = per_call == 1 and self.by_turns is None
-            own_begun = time.perf_counter()
             result = self._run(function, self._fed(args, per_call), timed=timed)
-            own_ended = time.perf_counter()
             self._look_at_weights(model, result)
-            logs = result[0] if isinstance(result, tuple) else result
-            self.logs = logs if isinstance(logs, Mapping) else {}
-            self.calls += 1
+            self._returned(result)
             self.on_step(model)
-            self._stepped(model, per_call if self.by_turns is None else self.by_turns.taken)
-            if self.by_turns is None:
-                self.cost.called(begun, own_begun, own_ended, time.perf_counter())
+            updates = self._updates_of(model, per_call if self.by_turns is None else self.by_turns.taken)
+            self.scaling.stepped(self.batches_trained)
+            if self.gradients is not None and self.gradients.waiting and self.graph is not None:
+                self.gradients.stepped(updates, self.graph.samples, self.graphs())
+            if updates:
+                self.session.step(FRAMEWORK, updates)
             return result
 
         setattr(train_function, STEPPING, True)
         return train_function
+
+    def _unwatched(self, model: Model, function: TrainFunction, args: tuple[object, ...], per_call: int) -> object:
+        """A call while the instruments are off: its batches are counted all the same, and nothing is looked at."""
+        result = self._run(function, args, timed=per_call == 1)
+        self._returned(result)
+        if updates := self._updates_of(model, per_call):
+            self.session.clock.instruments.passed(updates)
+        return result
+
+    def _returned(self, result: object) -> None:
+        logs = result[0] if isinstance(result, tuple) else result
+        self.logs = logs if isinstance(logs, Mapping) else {}
+        self.calls += 1
 
     def _fed(self, args: tuple[object, ...], per_call: int) -> tuple[object, ...]:
         """The arguments of a call. A pipeline that isn't the script's ends once no frame refers to it any more."""
@@ -278,8 +288,8 @@ class StepWatch:
         else:
             self.weights.stepped(model, result[1][0] if self.backend == "jax" else None)
 
-    def _stepped(self, model: Model, per_call: int) -> None:
-        """A call of the training function has ended: counts the updates that it made."""
+    def _updates_of(self, model: Model, per_call: int) -> int:
+        """A call of the training function has ended: how many updates it made."""
         accumulated = accumulation_of(model)
         endless = self.by_turns is not None and self.by_turns.own is not None
         in_epoch = self.callback.params.get("steps") if self.callback is not None and not endless else None
@@ -287,13 +297,8 @@ class StepWatch:
         self._epoch_steps += micro_steps
         before = self.batches_trained // accumulated
         self.batches_trained += micro_steps
-        updates = self.batches_trained // accumulated - before
         self.trajectory.fit_stepped(model, micro_steps)
-        self.scaling.stepped(self.batches_trained)
-        if self.gradients is not None and self.gradients.waiting and self.graph is not None:
-            self.gradients.stepped(updates, self.graph.samples, self.graphs())
-        if updates:
-            self.session.step(FRAMEWORK, updates)
+        return self.batches_trained // accumulated - before
 
     # in the graph
 

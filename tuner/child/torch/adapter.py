@@ -131,6 +131,11 @@ class TorchAdapter(Adapter):
         graphs = compiler.counts().graphs - watches.compiled_turns.graphs
         return graphs + watches.xla.compiled() + watches.steps.scalers.skipped + changes
 
+    def may_go_off(self) -> bool:
+        """Not on XLA, whose steps are taken elsewhere, and where another framework's data feed the loop."""
+        is_here = self.session.device.torch_type != "xla" and not self.watches.loaders.sources.is_fed_here
+        return is_here and self.watches.steps.may_go_off
+
     def on_block(self) -> None:
         """Reads what makes the device wait: a scaler's skipped steps, the loss."""
         primary, turns = self.watches.loaders.sources.primary, self.session.clock.turns

@@ -25,13 +25,14 @@ from .compiling import (
     NOT_COMPILED,
     REGIONAL,
     CompiledCalls,
+    Root,
     not_running,
     repeated_blocks,
 )
 from .deadline import is_free, within
 from .draws import Draws
 from .kept_calls import CHANGES_WEIGHTS, KeptCall, marks_of
-from .modules import ModuleWatch, Root
+from .modules import ModuleWatch
 from .outputs import with_tensors
 from .parts import KEEPS
 from .state import same_state, state_of

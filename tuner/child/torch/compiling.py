@@ -269,3 +269,16 @@ def _compiled(run: Callable[..., Any], module: Module) -> Callable[..., Any]:
 
 def _call_of(module: Module, *args: object, **kwargs: object) -> object:
     return module._call_impl(*args, **kwargs)
+
+
+@dataclass
+class Root:
+    """An outermost module: whether it has parameters to train, how often it was called, what it was compiled to."""
+
+    trains: bool
+    has_conv2d: bool
+    calls: int = 0
+    compiled: Callable[..., Any] | None = None
+    compiled_calls: CompiledCalls = field(default_factory=lambda: CompiledCalls(0))
+    seen_in_window: bool = False
+    shapes: Shapes = field(default_factory=Shapes)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from types import ModuleType
 
 from ..session import Session
-from .loader_places import Fetched
-from .types import Result
+from .loader_places import Fetched, Loader
+from .types import LoaderIterator, Result
 
 
 class FetchWaits:
@@ -53,3 +53,17 @@ class FetchWaits:
 
     def _mark(self) -> object | None:
         return self._session.device.torch_mark(self._torch)
+
+
+def unwatched(
+    original: Callable[[LoaderIterator], Result], iterator: LoaderIterator, entry: Loader,
+    dropped: Callable[[LoaderIterator], None],
+) -> Result:  # fmt: skip
+    """The next batch, while the instruments are off. ``dropped``: forgets what it was to be made of."""
+    try:
+        batch = original(iterator)
+    except StopIteration:
+        entry.ended = True
+        raise
+    dropped(iterator)
+    return batch

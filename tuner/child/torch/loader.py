@@ -22,7 +22,7 @@ from . import starting
 from .batches import asked_for, is_on_device, is_pinned, leading_dimension, ready_rows, shows_one, tokens_of
 from .copies import KEPT, CopyWatch, refusals
 from .datasets import length, reference, shards_itself
-from .fetching import FetchWaits
+from .fetching import FetchWaits, unwatched
 from .lasting import LastingWorkers
 from .loader_places import LOADER_KNOBS, Fetched, Loader, as_written, by_name, drop_for_none, unsized
 from .made_iterators import MadeIterators
@@ -314,6 +314,8 @@ class LoaderWatch:
             entry = self._of_object.get(iterator) or self._made.past_iter(iterator, self._look_at)
             if entry is None:
                 return original(iterator)
+            if self.session.clock.instruments.off and entry is self.sources.primary and not entry.is_beginning:
+                return unwatched(original, iterator, entry, self._dropped)
             self.sources.fetch_begins(entry)
             if self.own is not None and self.session.clock.validating and entry is not self.sources.primary:
                 self.own.rest()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -25,6 +24,7 @@ from .compiling import (
     NOT_COMPILED,
     REGIONAL,
     CompiledCalls,
+    Root,
     Shapes,
     compiled_model,
     gradients_of,
@@ -51,19 +51,6 @@ LOOKED_AT_IN_A_RUN = (0, 5, 10)
 """Calls of a model by their number: within the steps after which ``autotune run`` tells what took effect."""
 COMPILED_LOOKED_AT = (2, 10)
 DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
-
-
-@dataclass
-class Root:
-    """An outermost module: whether it has parameters to train, how often it was called, what it was compiled to."""
-
-    trains: bool
-    has_conv2d: bool
-    calls: int = 0
-    compiled: Callable[..., Any] | None = None
-    compiled_calls: CompiledCalls = field(default_factory=lambda: CompiledCalls(0))
-    seen_in_window: bool = False
-    shapes: Shapes = field(default_factory=Shapes)
 
 
 class ModuleWatch:
@@ -96,8 +83,7 @@ class ModuleWatch:
         self.layer_look: LayerLook | None = None
         """What looks at single layers, as long as a call is looked at."""
         self.roots: weakref.WeakKeyDictionary[Module, Root] = weakref.WeakKeyDictionary()
-        self.calls_since_backward = 0
-        self.covered_backwards = 0
+        self.calls_since_backward = self.covered_backwards = 0
         self.script_autocast = False
         self.observed_dtype = ""
         self.layouts = {True: 0, False: 0}
@@ -114,7 +100,7 @@ class ModuleWatch:
         """What configs of a rotation are compiled on; None where none of them is."""
         self.ran_compiled: bool | None = None
         """Of the newest look at a call of what is not compiled: whether compiled code ran all the same."""
-        self.repeats_blocks, self._window_looks = False, 0
+        self.repeats_blocks, self._window_looks, self._acts = False, 0, False
         self.shapes: list[Shapes] = []
         """Of each model that trains; they outlive it."""
 
@@ -127,9 +113,9 @@ class ModuleWatch:
     def install(self) -> None:
         """Patches what the mode needs."""
         self.session.knobs.on_delegation(self._delegated)
-        acts = self.precision in DTYPES or bool(self.channels_last or self.compile_mode) or self.parts.parts > 1
-        acts |= self.checkpointing.wanted
-        if self.session.measuring or acts or self._shows_attention:
+        self._acts = self.precision in DTYPES or bool(self.channels_last or self.compile_mode) or self.parts.parts > 1
+        self._acts |= self.checkpointing.wanted
+        if self.session.measuring or self._acts or self._shows_attention:
             patch(self.torch.nn.Module, "__call__", self._call)
         if self.session.measuring or self._shows_attention or self.session.knobs.wants(OWN_MODE):
             self.own_compile.install()
@@ -141,9 +127,10 @@ class ModuleWatch:
 
     def _call(self, original: Callable[..., Result]) -> Callable[..., Result]:
         watch, calls, is_compiling = self, self.calls, self.torch.compiler.is_compiling
+        instruments, acts = self.session.clock.instruments, self._acts
 
         def __call__(module: Module, *args: object, **kwargs: object) -> Result:
-            if is_compiling():
+            if is_compiling() or (instruments.off and not acts):
                 return original(module, *args, **kwargs)
             if calls.covers(module):
                 if module is watch.parts.inner:
@@ -152,9 +139,22 @@ class ModuleWatch:
                 if watch.layer_look is not None:
                     return watch.layer_look.call(original, module, args, kwargs)
                 return original(module, *args, **kwargs)
-            return watch._outermost(original, module, args, kwargs)
+            outermost = watch._unwatched if instruments.off else watch._outermost
+            return outermost(original, module, args, kwargs)
 
         return __call__
+
+    def _unwatched(
+        self, original: Callable[..., Result], module: Module, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Result:
+        """As ``_outermost``, while the instruments are off: what the config wants is done, and nothing is looked at."""
+        root = self.roots.get(module)
+        if root is None or in_backward(self.torch) or (self.compile_mode and root.compiled is None):
+            return self._outermost(original, module, args, kwargs)
+        if not (root.trains and self.torch.is_grad_enabled()):
+            return original(module, *args, **kwargs)
+        with self.calls.entered(module):
+            return self._prepared(original, module, root, args, kwargs, compiled=root.compiled)
 
     def _outermost(
         self, original: Callable[..., Result], module: Module, args: tuple[object, ...], kwargs: dict[str, object]

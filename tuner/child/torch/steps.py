@@ -88,6 +88,19 @@ class StepWatch:
         self._awaits_backward = False
         """Whether a step that counts was taken within the backward that is under way."""
         self._uncompiled = Uncompiled(torch)
+        self._alone: Optimizer | None = None
+        """Whose step was the newest that counted, with a backward before it and none around it; else None."""
+
+    @property
+    def may_go_off(self) -> bool:
+        """Whether the steps that the loop takes now are seen by an optimizer's alone."""
+        return self._alone is not None and not (self.evaluations or self._is_captured())
+
+    def missed(self, times: float) -> None:
+        """So many times as many steps were taken by now as were seen, as those were."""
+        self.steps = round(self.steps * times)
+        self._backwards_before = self.backwards = round(self.backwards * times)
+        self.trajectory.missed(times)
 
     def _delegated(self, knob: str) -> None:
         if knob == "precision":
@@ -130,7 +143,9 @@ class StepWatch:
         original = self._uncompiled.theirs(original)
 
         def backward(tensors: Tensors, grad_tensors: Gradients = None, *args: object, **kwargs: object) -> Result:
-            if not self.session.here or in_backward(self.torch) or self._is_captured():
+            if (self.session.clock.instruments.off and self.scaling is None) or not self.session.here:
+                return original(tensors, grad_tensors, *args, **kwargs)
+            if in_backward(self.torch) or self._is_captured():
                 return original(tensors, grad_tensors, *args, **kwargs)
             self.session.check_stop()
             self.gradients.backward_begins()
@@ -184,6 +199,8 @@ class StepWatch:
             inner = self._uncompiled.theirs(hooked)
 
             def step(optimizer: Optimizer, *args: object, **kwargs: object) -> object:
+                if self.session.clock.instruments.off and not (self._here.in_optimizer or args or kwargs):
+                    return self._unwatched_step(inner, optimizer)
                 if not self.session.here or self._here.in_optimizer or self._is_captured():
                     return inner(optimizer, *args, **kwargs)
                 return self._step(inner, optimizer, args, kwargs)
@@ -191,6 +208,20 @@ class StepWatch:
             return _wearing(self._uncompiled.ours(step), hooked)
 
         return profile_hook_step
+
+    def _unwatched_step(self, inner: Callable[..., object], optimizer: Optimizer) -> object:
+        """While the instruments are off."""
+        self._here.in_optimizer = True
+        try:
+            if self.scaling is None:
+                result = inner(optimizer)
+            else:
+                result = self.scaling.step(optimizer, lambda: inner(optimizer))
+        finally:
+            self._here.in_optimizer = False
+        if optimizer is self._alone:
+            self.session.clock.instruments.passed()
+        return result
 
     def _describe(self, optimizer: Optimizer) -> None:
         self._described.add(optimizer)
@@ -245,6 +276,8 @@ class StepWatch:
         """An optimizer has stepped, or what else a step is has ended; ``counts``: whether it ends a step here."""
         if counts:
             self.step_ends()
+            is_alone = self.session.may_be_of("torch") and not in_backward(self.torch)
+            self._alone = optimizer if is_alone else None
         if self.defers(optimizer, counts):
             return
         if optimizer is not None:

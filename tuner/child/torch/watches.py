@@ -62,6 +62,7 @@ class TorchWatches:
         self.ranks = RanksWatch(session, torch)
         self.ddp = DdpWatch(session, torch)
         self.resumes = ResumeWatch(session, torch, self.steps.rates)
+        session.clock.instruments.listeners.append(self._missed)
 
     def install(self) -> None:
         """Patches what the mode needs; nothing of the script's has run yet."""
@@ -83,6 +84,13 @@ class TorchWatches:
                     patch(place, "reset_peak_memory_stats", self._noting_peaks)
         if self.session.measuring and uses(Watch.PROCESSES):
             ProcessWatch(self.session, self.torch).install()
+
+    def _missed(self, count: int) -> None:
+        """So many steps went without the instruments: in what was counted they are as those before."""
+        times = 1 + count / max(1, self.session.clock.total_steps)
+        self.steps.missed(times)
+        self.modules.covered_backwards = round(self.modules.covered_backwards * times)
+        self.loaders.sources.missed(count, times)
 
     def _noting_threads(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def set_num_threads(*arguments: Any, **named: Any) -> Any:

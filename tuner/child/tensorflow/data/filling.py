@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ...clock import FILL_S
+from ...clock_limits import FILL_S
 from ...records import ProbeSide
 from ...session import Session
 from .batches import BATCHERS

@@ -1,0 +1,130 @@
+"""What autotune's own instruments take of short steps is told by steps without them, and is in no rate."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from support.in_process import Log
+
+from tuner.child.clock import StepClock
+from tuner.child.instruments import LEAST_STEPS, MOST_S, SHORT_STEP_S
+from tuner.child.records import Window
+
+OWN_S = 0.0002
+WINDOW = Window(warmup_steps=10, warmup_s=0.5, min_blocks=12, min_s=3.0, max_s=3.0)
+
+
+class Loop:
+    """Steps of a made-up length, each of ``batch`` samples, on a clock of our own, until its window is complete."""
+
+    def __init__(self, step_s: float, *, spread: float = 0.1, may_go_off: bool = True, window: Window = WINDOW) -> None:
+        self.now, self.log, self.step_s, self.batch = 0.0, Log(), step_s, 32
+        self.steps = self.without = 0
+        self._random, self._spread = random.Random(3), spread
+        self.clock = StepClock(self.log, window, clock=lambda: self.now)
+        self.instruments = self.clock.instruments
+        self.instruments.may_go_off = lambda: may_go_off
+        self.missed = list[int]()
+        self.instruments.listeners.append(self.missed.append)
+
+    def step(self, longer_s: float = 0.0) -> None:
+        """As a hook does it."""
+        off = self.instruments.off
+        self.steps, self.without = self.steps + 1, self.without + off
+        self.now += self.step_s * self._random.uniform(1 - self._spread, 1 + self._spread) + longer_s
+        if off:
+            self.instruments.passed()
+            return
+        self.now += OWN_S
+        self.clock.add_samples(self.batch, 0.0)
+        self.clock.step()
+
+    def run(self, *, epoch: int = 10**9, epoch_s: float = 0.0, validates: bool = False) -> Loop:
+        """Until the window is complete. So many steps are an ``epoch``, whose end takes time, or a validation."""
+        while not self.clock.complete:
+            ends = self.steps % epoch == epoch - 1
+            self.step(0.0 if validates else epoch_s * ends)
+            if ends and validates:
+                self.clock.validation_begins(self)
+                self.now += epoch_s
+                self.clock.fetch_begins()
+        return self
+
+    @property
+    def told_s(self) -> float:
+        """A step by the blocks of the window."""
+        blocks = [each for each in self.log.of("block") if each["phase"] == "window" and not each["flagged"]]
+        return float(sum(each["seconds"] for each in blocks) / sum(each["steps"] for each in blocks))
+
+
+@pytest.mark.parametrize("step_s", [0.00005, 0.0006, 0.004])
+def test_a_short_step_is_told_without_what_is_autotunes_own(step_s: float) -> None:
+    loop = Loop(step_s).run()
+    assert loop.instruments.step_s == pytest.approx(OWN_S, abs=0.015 * step_s)
+    assert loop.told_s == pytest.approx(step_s, rel=0.02)
+    assert loop.without >= 12 * LEAST_STEPS
+    block = loop.log.of("block")[-1]
+    assert block["instruments_s"] == pytest.approx(block["steps"] * OWN_S, rel=0.25)
+
+
+def test_a_long_step_and_one_that_always_has_them_are_told_as_they_are() -> None:
+    for loop in (Loop(1.1 * SHORT_STEP_S).run(), Loop(0.0006, may_go_off=False).run()):
+        assert (loop.without, loop.instruments.step_s) == (0, 0.0)
+        assert loop.told_s == pytest.approx(loop.step_s + OWN_S, rel=0.01)
+        assert all(block["instruments_s"] == 0.0 for block in loop.log.of("block"))
+
+
+@pytest.mark.parametrize("validates", [False, True])
+def test_ends_of_epochs_and_validations_are_no_part_of_it(validates: bool) -> None:
+    loop = Loop(0.0006).run(epoch=300, epoch_s=0.05, validates=validates)
+    assert loop.instruments.step_s == pytest.approx(OWN_S, abs=0.05 * loop.step_s)
+    assert loop.without
+
+
+def test_where_training_is_always_interrupted_the_window_comes_all_the_same() -> None:
+    loop = Loop(0.0006).run(epoch=6, epoch_s=0.01, validates=True)
+    assert loop.clock.complete and loop.instruments.step_s == 0.0
+    assert not loop.instruments.is_under_way
+
+
+def test_all_steps_count_as_taken_and_those_without_them_in_no_block() -> None:
+    loop = Loop(0.0006).run()
+    assert loop.clock.total_steps == loop.steps
+    assert loop.clock.total_samples == pytest.approx(loop.steps * loop.batch, rel=0.01)
+    assert sum(loop.missed) == loop.without > 0
+    in_blocks = sum(block["steps"] for block in loop.log.of("block"))
+    assert in_blocks <= loop.steps - loop.without
+    assert loop.instruments._ends_at <= WINDOW.warmup_s + MOST_S + 0.3
+
+
+def test_a_script_that_ends_within_a_stretch_has_taken_all_its_steps() -> None:
+    loop = Loop(0.0006)
+    while not (loop.instruments.off and loop.instruments._passed > 3):
+        loop.step()
+    loop.clock.flush()
+    assert loop.clock.total_steps == loop.steps and not loop.instruments.off
+
+
+def test_on_a_machine_that_is_faster_by_then_their_share_is_taken_out() -> None:
+    class Faster(Loop):
+        def step(self, longer_s: float = 0.0) -> None:
+            before = self.now
+            super().step(longer_s)
+            if self.clock.phase == "window" and not self.clock.complete:
+                self.now = before + (self.now - before) / 3
+
+    loop = Faster(0.0001).run()
+    blocks = [each for each in loop.log.of("block") if each["phase"] == "window"][2:]
+    told_s = sum(each["seconds"] for each in blocks) / sum(each["steps"] for each in blocks)
+    assert told_s == pytest.approx(loop.step_s / 3, rel=0.1)
+
+
+def test_what_takes_nothing_is_told_so() -> None:
+    class Free(Loop):
+        def step(self, longer_s: float = 0.0) -> None:
+            self.now -= 0.0 if self.instruments.off else OWN_S
+            super().step(longer_s)
+
+    loop = Free(0.001).run()
+    assert loop.told_s == pytest.approx(loop.step_s, rel=0.015)

@@ -1,0 +1,131 @@
+"""What autotune's own instruments take of a step: told by stretches of steps with them and without them, in turn.
+
+A step without them is what the script has alone, or under ``autotune run``; a rate that holds them is below that.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+
+SHORT_STEP_S = 0.005
+"""Of longer steps the instruments, 0.02 to 0.2 ms, are a few percent at most, and what stretches tell is no better."""
+STRETCH_S = 0.02
+LEAST_STEPS = 8
+"""Of a stretch: a device is waited for at both ends."""
+LEAST_PAIRS = 12
+"""Of stretches, before what they tell is taken."""
+PRECISION = 0.01
+"""Of a step, within which the cost has to be known (95%), and until then so many seconds at most are spent on it."""
+MOST_S = 1.5
+
+
+class Instruments:
+    """``off``: whether steps go without them now, which whoever watches them looks at, and then tells ``passed``.
+
+    ``step_s``: seconds that they take of each step, and ``share`` of it; 0.0 as long as nothing is told.
+    ``may_go_off``: whether the script's steps can go without them. ``missed``, and before it the ``listeners``, are
+    told how many steps went without them, once they are on again; ``missed`` also as the last stretch has ended.
+    ``counts_samples``: whether it is they that count the samples, so that those of such steps aren't counted.
+    """
+
+    def __init__(self, missed: Callable[[int], None], clock: Callable[[], float] = time.perf_counter) -> None:
+        self.off = False
+        self.counts_samples = True
+        self.step_s = self.share = 0.0
+        self.is_under_way = False
+        self.may_go_off: Callable[[], bool] = lambda: False
+        self.listeners: list[Callable[[int], None]] = []
+        self._missed = missed
+        self._synchronize: Callable[[], None] = lambda: None
+        self._clock = clock
+        self._is_done = False
+        self._length = self._taken = self._passed = 0
+        self._began: float | None = None
+        self._with_s: float | None = None
+        self._differences: list[float] = []
+        self._without_s: list[float] = []
+        self._ends_at = math.inf
+
+    def begins(self, step_s: float, synchronize: Callable[[], None]) -> bool:
+        """Whether stretches begin now, of steps that last so long; they do once at most.
+
+        ``synchronize`` waits until the device is done with the steps so far.
+        """
+        if self._is_done or self.is_under_way or step_s > SHORT_STEP_S or not self.may_go_off():
+            return False
+        self.is_under_way, self._synchronize = True, synchronize
+        self._length = max(LEAST_STEPS, math.ceil(STRETCH_S / max(step_s, 1e-7)))
+        self._ends_at = self._clock() + MOST_S
+        return True
+
+    def taken_of(self, seconds: float, steps: int) -> float:
+        """What they took of so many steps, which lasted so long: in the seconds that were told, or in their share where
+        the machine is faster by now.
+        """
+        return min(self.step_s * steps, self.share * seconds)
+
+    def passed(self, count: int = 1) -> None:
+        """So many steps went without them; for good, in an applied run that has told what took effect."""
+        if not self.is_under_way:
+            return
+        self._passed += count
+        self.stepped(count)
+
+    def stepped(self, count: int) -> None:
+        """So many steps ended within stretches. The first one isn't timed: caches are those of the stretch before."""
+        self._taken += count
+        if self._began is None:
+            self._synchronize()
+            self._began, self._taken = self._clock(), 0
+        elif self._taken >= self._length:
+            self._synchronize()
+            now = self._clock()
+            self._ended((now - self._began) / self._taken, now)
+
+    def interrupted(self) -> None:
+        """Something else than training begins: the stretch under way doesn't count, and the next one has them on."""
+        if self.is_under_way:
+            self._with_s = None
+            self._go(off=False, ends=self._clock() >= self._ends_at + MOST_S)
+
+    def _ended(self, step_s: float, now: float) -> None:
+        if not self.off:
+            self._with_s = step_s
+        elif self._with_s is not None:
+            self._differences.append(self._with_s - step_s)
+            self._without_s.append(step_s)
+        if len(self._differences) >= LEAST_PAIRS and (now >= self._ends_at or self._is_precise()):
+            self.step_s = max(0.0, _middle(self._differences))
+            self.share = self.step_s / (self.step_s + _middle(self._without_s))
+            self._go(off=False, ends=True)
+        else:
+            self._go(off=not self.off, ends=now >= self._ends_at + MOST_S)
+
+    def _is_precise(self) -> bool:
+        half_width = 2 * _spread(self._differences) / math.sqrt(len(self._differences))
+        return half_width <= PRECISION * statistics.median(self._without_s)
+
+    def _go(self, *, off: bool, ends: bool) -> None:
+        self._is_done, self.is_under_way = ends, not ends
+        self.off, self._began, self._taken = off and not ends, None, 0
+        passed, self._passed = self._passed, 0
+        if passed:
+            for listener in self.listeners:
+                listener(passed)
+        if passed or ends:
+            self._missed(passed)
+
+
+def _middle(values: list[float]) -> float:
+    """The mean of the middle half: stretches that held something else, such as an epoch's end, are among the others."""
+    aside = len(values) // 4
+    return statistics.fmean(sorted(values)[aside : len(values) - aside])
+
+
+def _spread(values: list[float]) -> float:
+    """The standard deviation, by the quartiles."""
+    low, _, high = statistics.quantiles(values, n=4)
+    return (high - low) / 1.349
