@@ -139,9 +139,10 @@ def told(script: Path) -> tuple[float, float]:
         child(script, {"mode": "trial", "config": {}, "window": TOLD_WINDOW}, sink.fileno())
         sink.seek(0)
         records = [json.loads(line) for line in sink]
-    blocks = [each for each in records if each["kind"] == "block" and each["phase"] == "window" and not each["flagged"]]
+    blocks = [each for each in records if each["kind"] == "block" and each["phase"] == "window"]
+    blocks = [each for each in blocks if not each.get("flagged")]  # what is as usual isn't sent
     steps, seconds = (sum(each[name] for each in blocks) for name in ("steps", "seconds"))
-    return seconds / steps, (seconds + sum(each["instruments_s"] for each in blocks)) / steps
+    return seconds / steps, (seconds + sum(each.get("instruments_s", 0.0) for each in blocks)) / steps
 
 
 def child(script: Path, request: dict[str, Any], sink: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -19,10 +20,15 @@ from tuner.child.words import INSTRUMENTS
 Run = Callable[..., Any]
 Write = Callable[..., Path]
 
-WINDOW = {"warmup_steps": 10, "warmup_s": 0.3, "min_blocks": 4, "min_s": 0.5, "max_s": 0.5, "target_half_width": 0.0}
-SHOWN = 1500
-"""The loss of this step is printed: it comes in the stretches."""
-TORCH = f"""
+WINDOW = {"warmup_steps": 10, "warmup_s": 0.1, "min_blocks": 4, "min_s": 0.3, "max_s": 0.3, "target_half_width": 0.0}
+HEAD = """
+import sys
+ours = sys.modules.get("_autotune_child.instruments")
+if ours is not None:  # however slow the machine is
+    ours.SHORT_STEP_S, ours.MOST_S = 10.0, 60.0
+most, steps = int(sys.argv[1]) if len(sys.argv) > 1 else 10**6, 0
+"""
+TORCH = f"""{HEAD}
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(0)
@@ -31,94 +37,96 @@ loader = DataLoader(TensorDataset(x, x.sum(1)), batch_size=16, shuffle=True)
 model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
 averaged = torch.optim.swa_utils.AveragedModel(model)
-schedule = torch.optim.lr_scheduler.StepLR(optimizer, 400, 0.9)
-steps = 0
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 100, 0.9)
 try:
-    while steps < 60_000:
+    while steps < most:
         for given, wanted in loader:
             optimizer.zero_grad()
             loss = torch.nn.functional.mse_loss(model(given).squeeze(1), wanted)
             loss.backward()
             steps += 1
-            if steps == {SHOWN}:
+            if steps % 50 == 0:
                 print("loss", loss.item())
             optimizer.step()
             schedule.step()
             averaged.update_parameters(model)
-            if steps == {SHOWN} and "--until-shown" in __import__("sys").argv:
-                raise SystemExit
+            if steps >= most:
+                break
 finally:
     print("took", steps)
 """
-JAX = f"""
+JAX = f"""{HEAD}
 import jax, numpy
 from jax import numpy as jnp
 chance = numpy.random.default_rng(0)
 x = chance.normal(size=(4096, 8)).astype("float32")
-weights, steps = jnp.zeros(8), 0
+weights = jnp.zeros(8)
 @jax.jit
 def step(weights, x):
     loss, slope = jax.value_and_grad(lambda w: ((x @ w - x.sum(1)) ** 2).mean())(weights)
     return weights - 0.001 * slope, loss
 try:
-    while steps < 400_000:
-        for start in range(0, len(x), 16):
-            weights, loss = step(weights, x[start : start + 16])
-            steps += 1
-            if steps == {SHOWN}:
-                print("loss", float(loss))
-                if "--until-shown" in __import__("sys").argv:
-                    raise SystemExit
+    while steps < most:
+        start = steps * 16 % len(x)
+        weights, loss = step(weights, x[start : start + 16])
+        steps += 1
+        if steps % 50 == 0:
+            print("loss", float(loss))
 finally:
     print("took", steps)
 """
-KERAS = f"""
+KERAS = f"""{HEAD}
 import keras, numpy
 keras.utils.set_random_seed(0)
-x = numpy.random.default_rng(0).normal(size=(4096, 8)).astype("float32")
+x = numpy.random.default_rng(0).normal(size=(16 * 4096, 8)).astype("float32")
 model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1)])
 model.compile("sgd", "mse")
 class Counts(keras.callbacks.Callback):
-    steps = 0
     def on_train_batch_end(self, batch, logs=None):
-        Counts.steps += 1
-        if Counts.steps == {SHOWN}:
+        global steps
+        steps += 1
+        if steps % 50 == 0:
             print("loss", float(numpy.abs(self.model.get_weights()[0]).sum()))
-            if "--until-shown" in __import__("sys").argv:
-                raise SystemExit
+        if steps >= most:
+            raise SystemExit
 try:
-    model.fit(x, x.sum(1), batch_size=16, epochs=400, verbose=0, shuffle=False, callbacks=[Counts()])
+    model.fit(x, x.sum(1), batch_size=16, epochs=100, verbose=0, shuffle=False, callbacks=[Counts()])
 finally:
-    print("took", Counts.steps)
+    print("took", steps)
 """
 LOOPS = {"torch": TORCH, "jax": JAX, "keras": KERAS}
+
+
+def losses_of(output: str) -> list[str]:
+    """Those that a loop prints."""
+    return re.findall(r"^loss (\S+)$", output, re.MULTILINE)
 
 
 @pytest.mark.parametrize("kind", LOOPS)
 def test_a_loop_is_counted_and_trains_as_under_plain_python(kind: str, run_child: Run, write_script: Write) -> None:
     script = write_script(LOOPS[kind])
-    plain = subprocess.run(
-        [sys.executable, str(script), "--until-shown"], capture_output=True, text=True, timeout=240, check=True
-    )
     ran = run_child(script, window=WINDOW)
     assert any(INSTRUMENTS in remark for remark in ran.facts["remarks"]), ran.facts["remarks"]
-    (shown,) = re.findall(r"^loss \S+$", plain.stdout, re.MULTILINE)
-    assert shown in ran.output
     taken = int(re.findall(r"^took (\d+)$", ran.output, re.MULTILINE)[0])
+    plain = subprocess.run(
+        [sys.executable, str(script), str(taken)], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True,
+        text=True, timeout=240, check=True,
+    )  # fmt: skip
+    assert losses_of(ran.output) == losses_of(plain.stdout) != []
     # The last one unwinds the script as it ends, which has counted it by then in one of the three loops.
     assert ran.facts["steps"] == taken + (kind != "torch")
-    assert ran.facts["samples"] == pytest.approx(16 * taken, rel=0.001)
+    assert ran.facts["samples"] == pytest.approx(16 * ran.facts["steps"], rel=0.001)
     if kind == "torch":
-        assert ran.facts["optimizer_steps"] == pytest.approx(taken, rel=0.005)
+        assert ran.facts["optimizer_steps"] == pytest.approx(taken, rel=0.01)
         assert ran.facts["averagings"] == pytest.approx(taken, abs=1)
-        assert ran.facts["backwards"] == pytest.approx(taken, rel=0.005)
+        assert ran.facts["backwards"] == pytest.approx(taken, rel=0.01)
 
 
 def test_knobs_act_in_steps_without_the_instruments(run_child: Run, write_script: Write) -> None:
     """As under plain Python with autocast around the call, in each step."""
     text = TORCH.replace(
-        "steps = 0\n",
-        "steps, kinds = 0, set()\nmodel[0].register_forward_hook(lambda m, given, made: kinds.add(str(made.dtype)))\n",
+        "averaged =",
+        "kinds = set()\nmodel[0].register_forward_hook(lambda m, given, made: kinds.add(str(made.dtype)))\naveraged =",
     ).replace('print("took", steps)', 'print("took", steps, *kinds)')
     ran = run_child(write_script(text), config={"precision": "bf16"}, window=WINDOW)
     assert any(INSTRUMENTS in remark for remark in ran.facts["remarks"]), ran.facts["remarks"]
@@ -133,5 +141,5 @@ def test_a_short_step_is_told_as_it_is_under_plain_python(kind: str, tmp_path: P
     before = run_plain(script, "plain").mean_s
     net_s, whole_s = told_by_trial(script)
     plain_s = (before + run_plain(script, "plain").mean_s) / 2
-    assert whole_s > 1.2 * plain_s
-    assert 0.8 * plain_s < net_s < 1.2 * plain_s
+    assert whole_s > 1.2 * net_s
+    assert 0.7 * plain_s < net_s < 1.3 * plain_s

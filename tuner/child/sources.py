@@ -274,11 +274,9 @@ class TrainingSources(Generic[Source]):
                 self.fed_alone.add(self._newest_beside)
                 self._clock.add_samples(alone.samples, 0.0, alone.tokens)
 
-    def missed(self, steps: int, times: float) -> None:
-        """So many steps more were taken than were seen, and with them ``times`` as many batches of the primary one."""
+    def missed(self, steps: int) -> None:
+        """So many steps were taken unseen, each fed as those before."""
         self._fed_at += steps
-        if self.primary is not None:
-            self.primary.fetches = round(self.primary.fetches * times)
 
     def _is_only_evaluated(self, source: Source) -> bool:
         """Whether its newest iteration evaluates a model: the batch that came last is none to train on either.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from types import ModuleType
 
 from ..session import Session
+from .batches import tokens_of
 from .loader_places import Fetched, Loader
 from .types import LoaderIterator, Result
 
@@ -56,14 +58,17 @@ class FetchWaits:
 
 
 def unwatched(
-    original: Callable[[LoaderIterator], Result], iterator: LoaderIterator, entry: Loader,
-    dropped: Callable[[LoaderIterator], None],
+    torch: ModuleType, original: Callable[[LoaderIterator], Result], iterator: LoaderIterator, entry: Loader,
+    samples_of: Callable[[Loader, LoaderIterator, Result], int],
 ) -> Result:  # fmt: skip
-    """The next batch, while the instruments are off. ``dropped``: forgets what it was to be made of."""
+    """The next batch, while the instruments are off: what a loader has given is known all the same."""
+    began = time.perf_counter()
     try:
         batch = original(iterator)
     except StopIteration:
         entry.ended = True
         raise
-    dropped(iterator)
+    entry.count(samples_of(entry, iterator, batch), tokens_of(torch, batch) if entry.tokens else 0)
+    if entry.is_beginning:
+        entry.start_ends(time.perf_counter() - began)
     return batch

@@ -314,8 +314,8 @@ class LoaderWatch:
             entry = self._of_object.get(iterator) or self._made.past_iter(iterator, self._look_at)
             if entry is None:
                 return original(iterator)
-            if self.session.clock.instruments.off and entry is self.sources.primary and not entry.is_beginning:
-                return unwatched(original, iterator, entry, self._dropped)
+            if self.session.clock.instruments.off and entry is self.sources.primary:
+                return unwatched(self.torch, original, iterator, entry, self._samples_of)
             self.sources.fetch_begins(entry)
             if self.own is not None and self.session.clock.validating and entry is not self.sources.primary:
                 self.own.rest()

@@ -90,7 +90,7 @@ class TorchWatches:
         times = 1 + count / max(1, self.session.clock.total_steps)
         self.steps.missed(times)
         self.modules.covered_backwards = round(self.modules.covered_backwards * times)
-        self.loaders.sources.missed(count, times)
+        self.loaders.sources.missed(count)
 
     def _noting_threads(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def set_num_threads(*arguments: Any, **named: Any) -> Any:
