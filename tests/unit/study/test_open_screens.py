@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,11 @@ from support.ran import of
 from tuner.analysis.accuracy import MOST_SEEDS, AccuracyLimits
 from tuner.analysis.stats import Noninferiority
 from tuner.events import Noted
-from tuner.model import Config, Verdict
+from tuner.model import Config, Outcome, OutcomeKind, Verdict
 from tuner.report.summary import summary
+from tuner.runner.request import Interrupted, TrialRequest
 
+FASTEST = Config(precision="bf16", compile="default")
 GOES_ON = "nothing that was found is shown to learn as well: the search looks for what is faster without it"
 ALIKE = "what it changes beside speed was not shown to learn as well in the screen of "
 
@@ -32,7 +35,7 @@ def barely(config: Config, seed: int) -> Sequence[float]:
 
 def unlucky(config: Config, seed: int) -> Sequence[float]:
     """The fastest config is worse by twice the margin with its first three seeds, and no worse with others."""
-    apart = 0.024 + 0.004 * seed if config == Config(precision="bf16", compile="default") and seed < 4 else 0.0
+    apart = 0.024 + 0.004 * seed if config == FASTEST and seed < 4 else 0.0
     return [loss + apart for loss in AS_WRITTEN]
 
 
@@ -85,6 +88,32 @@ def test_bad_luck_with_three_seeds_bars_no_others(tmp_path: Path) -> None:
     limits = AccuracyLimits(samples=600, min_sample_efficiency=None)
     result, _ = studied(tmp_path, Learner(unlucky), trials=12, accuracy=limits)
     verdicts = {one.config: (one.verdict, one.seeds) for one in result.screened}
-    assert verdicts[Config(precision="bf16", compile="default")] == (Noninferiority.INCONCLUSIVE, MOST_SEEDS)
+    assert verdicts[FASTEST] == (Noninferiority.INCONCLUSIVE, MOST_SEEDS)
+    assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED
+    assert result.winner.config.get("precision") == "bf16"
+
+
+class Late(Learner):
+    """There is no time for a trial of the fastest config; whoever waits stops the study before its first screen."""
+
+    def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
+        """As far as there is time for it."""
+        if request.seed is not None:
+            raise Interrupted
+        if request.config == FASTEST:
+            return Outcome(OutcomeKind.UNFINISHED, "out-of-time", "the study had no more time for it", seconds=30.0)
+        return super().run(request, stop)
+
+
+def test_the_screen_of_a_config_that_was_tried_again_counts_once(tmp_path: Path) -> None:
+    """A trial that came too late is followed by another one of its config: bad luck of its one screen was taken for
+    that of two, and barred all with its format.
+    """
+    limits = AccuracyLimits(samples=600, min_sample_efficiency=None)
+    for runner, trials in ((Late, 4), (Learner, 12)):
+        result, _ = studied(tmp_path, runner(unlucky), trials=trials, budget_s=30_000.0, accuracy=limits)
+    assert searched(result).count(FASTEST) == 2
+    verdicts = {one.config: (one.verdict, one.seeds) for one in result.screened}
+    assert verdicts[FASTEST] == (Noninferiority.INCONCLUSIVE, MOST_SEEDS)
     assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED
     assert result.winner.config.get("precision") == "bf16"
