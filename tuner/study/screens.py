@@ -146,9 +146,12 @@ def _left_open(study: StudyContext, fewest: int) -> tuple[Config, ...]:
 
 
 def _told(study: StudyContext) -> list[tuple[Trial, Screened]]:
-    """The configs that keep the effective batch and were screened, now or by the record, with what that showed."""
+    """The configs that keep the effective batch and were screened, now or by the record, with what that showed: each
+    once, however many trials it had.
+    """
     screened = {trial.config for trial in study.trials if trial.phase is Phase.SCREEN and trial.config}
-    found = [(trial, screen_of(study, trial)) for trial in study.searched if trial.config in screened]
+    tried = {trial.config: trial for trial in study.searched if trial.config in screened}
+    found = [(trial, screen_of(study, trial)) for trial in tried.values()]
     return [(trial, result) for trial, result in found if result is not None and not result.by_time]
 
 
