@@ -239,8 +239,6 @@ def _first_and_most(study: StudyContext, rounds: int, configs: Sequence[Config])
     come before the first.
     """
     most, left_s, round_s = study.plan.most_rounds, study.time.left_s, study.time.runs.round_s(configs)
-    if rounds < study.time.rounds_to_tell(len(configs) - 1):
-        return rounds, rounds
     for more in range(study.plan.looks_beyond, 0, -1):
         if left_s is not None and study.time.may_fit(_longer(most, more) * round_s, of=configs):
             return rounds, _longer(most, more)
