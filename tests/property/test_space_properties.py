@@ -213,6 +213,16 @@ def test_a_value_that_no_axis_has_has_no_index() -> None:
     for stranger in (3, 2.0, True):
         with pytest.raises(ValueError, match="none of"):
             resolved.indices_of({"a": stranger})
+        assert resolved.row_of(Config(a=stranger)) is None
+
+
+def test_what_no_axis_turns_has_no_row() -> None:
+    """A knob that the study leaves out, or a larger batch: the row would be that of another config."""
+    knobs = (Knob("a", lambda k: [1, 2], ""), Knob("b", lambda k: [1, 2], ""))
+    known = Known(CPU, 4, knowledge=Knowledge(as_written={"a": 1, "b": 1}))
+    resolved = resolve(SearchSpace("two", "none", knobs), known, pinned={"b": 2})
+    assert resolved.row_of(Config(a=2)) == resolved.row_of(Config(a=2, b=2)) == (1,), "what is pinned needn't be said"
+    assert resolved.row_of(Config(a=2, b=1)) is None and resolved.row_of(Config(a=2, c=2)) is None
 
 
 def test_a_knob_is_declared_once() -> None:

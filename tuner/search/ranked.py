@@ -7,7 +7,6 @@ from collections.abc import Collection
 
 import numpy as np
 
-from tuner.model import Config
 from tuner.search.rotation import Ranking, bias_of
 from tuner.search.tried import Readings, log_deviation
 from tuner.space.resolved import ResolvedSpace
@@ -27,9 +26,9 @@ def ranked_readings(space: ResolvedSpace, ranking: Ranking, loaders: Collection[
     whole = {config: each.gain for config, each in ranking.items() if each.gain is not None and not each.without_wait}
     noises = {config: log_deviation(gain.low, gain.high) for config, gain in whole.items()}
     read = [config for config, noise in noises.items() if noise is not None]
-    rows: list[tuple[list[int], float, float]] = []
+    rows: list[tuple[tuple[int, ...], float, float]] = []
     for config in read:
-        places, noise = _places(space, config), noises[config]
+        places, noise = space.row_of(config), noises[config]
         if places is not None and noise is not None:
             together = sum(not set(config.items()).isdisjoint(other.items()) for other in read)
             bias = math.log(bias_of(config, loaders, calm=calm)) / BIAS_IS * math.sqrt(together)
@@ -39,12 +38,3 @@ def ranked_readings(space: ResolvedSpace, ranking: Ranking, loaders: Collection[
         np.array([gain for _, gain, _ in rows], dtype=np.float64),
         np.array([noise for _, _, noise in rows], dtype=np.float64),
     )
-
-
-def _places(space: ResolvedSpace, config: Config) -> list[int] | None:
-    """The config's place on each axis; None off the axes."""
-    try:
-        places = space.indices_of(config)
-    except ValueError:
-        return None
-    return list(places.values()) if space.config_of(places) == config else None

@@ -182,13 +182,18 @@ class ResolvedSpace:
         return {name: index_in(places, complete[name]) for name, places in self._places.items()}
 
     def row_of(self, config: Config) -> tuple[int, ...] | None:
-        """The indices alone, in the axes' order; None off the axes."""
+        """The indices alone, in the axes' order; None off the axes, and of what turns more than they do."""
         if config not in self._rows:
-            try:
-                self._rows[config] = tuple(self.indices_of(config).values())
-            except ValueError:
-                self._rows[config] = None
+            self._rows[config] = self._row_of(config)
         return self._rows[config]
+
+    def _row_of(self, config: Config) -> tuple[int, ...] | None:
+        try:
+            indices = self.indices_of(config)
+        except ValueError:
+            return None
+        meant = self.complete(self.config_of(indices))
+        return tuple(indices.values()) if Config(meant) == Config(self.complete(config)) else None
 
     @cached_property
     def _rows(self) -> dict[Config, tuple[int, ...] | None]:
