@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -156,17 +157,22 @@ def test_a_rank_that_waits_for_anothers_validation_holds_nobody_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "other", "is_told"), [("a", "a", True), ("a", "b", False), ("", "", False), ("a", None, False)]
+    ("firsts", "is_told"),
+    [("aa", True), ("ab", False), (("", ""), False), (("a", None), False), ("aaa", True), (("a", "a", None), False)],
 )
-def test_ranks_that_get_the_same_batches_are_told(first: str, other: str | None, *, is_told: bool) -> None:
-    """Without a sampler that gives each rank its own each sample counts in all of them."""
-    own = [_block(at) for at in (11, 21, 31)]
-    uses = [(LoaderUse("train", 9, first=first), LoaderUse("test", 1, first="t"))]
-    uses += [] if other is None else [(LoaderUse("train", 9, first=other), LoaderUse("test", 1, first="t"))]
-    facts: list[Record] = [replace(FACTS, loaders=of, training_loaders=("train",)) for of in uses]
-    ranks = [[Hello(1, "3", "python"), FirstStep(1.0), *own, *facts[number : number + 1]] for number in range(2)]
+def test_ranks_that_get_the_same_batches_are_told(firsts: Sequence[str | None], *, is_told: bool) -> None:
+    """Without a sampler that gives each rank its own each sample counts in all of them. What one has said nothing of
+    isn't known of all.
+    """
+    ranks: list[list[Record]] = []
+    for first in firsts:
+        own: list[Record] = [Hello(1, "3", "python"), FirstStep(1.0), *(_block(at) for at in (11, 21, 31))]
+        if first is not None:
+            uses = (LoaderUse("train", 9, first=first), LoaderUse("test", 1, first="t"))
+            own.append(replace(FACTS, loaders=uses, training_loaders=("train",)))
+        ranks.append(own)
     remarks = [r for e in united(_entries(*ranks)) if isinstance(e.record, Facts) for r in e.record.remarks]
-    assert (SAME_BATCHES.format(2) in remarks) is is_told
+    assert (SAME_BATCHES.format(len(ranks)) in remarks) is is_told
 
 
 def test_ranks_that_take_other_steps_give_no_rate() -> None:

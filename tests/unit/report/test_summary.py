@@ -72,6 +72,10 @@ def test_why_the_fastest_is_not_proven_is_said_of_itself() -> None:
     sibling = "not proven: what it changes beside speed failed the screen of num_workers=2 precision=bf16"
     assert unproven(screened=(failed,), best=alike) == unproven(screened=(failed,), best=alike, interrupted=True)
     assert unproven(screened=(failed,), best=alike) == sibling
+    untold_in_time = replace(failed, verdict=Noninferiority.INCONCLUSIVE, lacked_time=True)
+    assert unproven(screened=(untold_in_time,), best=alike) == "not proven: no time left to prove it"
+    is_open = replace(untold_in_time, lacked_time=False)
+    assert "was not shown to learn as well in the screen of" in unproven(screened=(is_open,), best=alike)
     crash = replace(failed, checks=())
     assert unproven(screened=(crash,), best=alike) == "not proven: no time left to prove it", "only its own run failed"
     report = KnobReport("pin_memory", True, 0, 0, Evidence.NOT_APPLICABLE)

@@ -113,3 +113,15 @@ def test_a_second_finalist_needs_the_time_to_tell_the_better_of_both(
         known_to=1.12, finalists=2, budget_s=budget_s, trials=9, accuracy=AccuracyLimits(max_loss_increase=None),
     )  # fmt: skip
     assert [(len(e.candidates), e.rounds) for e in events if isinstance(e, FinalsStarted)] == [started]
+
+
+@pytest.mark.parametrize(("budget_s", "screened"), [(680.0, 1), (700.0, 2)])
+def test_nor_is_it_screened_without_that_time(tmp_path: Path, budget_s: float, screened: int) -> None:
+    """Where 17 rounds of all three fit beside its screen, and 21 don't, the screen would be for nothing."""
+    speeds = {"bf16": 2.0, "fp16": 1.95}
+    result, events = turning.studied(
+        tmp_path, lambda config: speeds.get(str(config.get("precision")), 1.0), seconds_of=lambda request: 10.0,
+        known_to=1.12, finalists=2, budget_s=budget_s, trials=9, accuracy=AccuracyLimits(samples=1000),
+    )  # fmt: skip
+    assert len(result.screened) == screened
+    assert [len(e.candidates) for e in events if isinstance(e, FinalsStarted)] == [screened]

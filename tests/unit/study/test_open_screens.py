@@ -13,7 +13,7 @@ from support.ran import of
 from tuner.analysis.accuracy import MOST_SEEDS, AccuracyLimits
 from tuner.analysis.stats import Noninferiority
 from tuner.events import Noted
-from tuner.model import Config, Outcome, OutcomeKind, Verdict
+from tuner.model import Config, Outcome, OutcomeKind, Phase, Verdict
 from tuner.report.summary import summary
 from tuner.runner.request import Interrupted, TrialRequest
 
@@ -117,3 +117,22 @@ def test_the_screen_of_a_config_that_was_tried_again_counts_once(tmp_path: Path)
     assert verdicts[FASTEST] == (Noninferiority.INCONCLUSIVE, MOST_SEEDS)
     assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED
     assert result.winner.config.get("precision") == "bf16"
+
+
+class TooLong(Learner):
+    """No run of a screen is through in time, as written neither."""
+
+    def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
+        """One of the search is."""
+        if request.seed is not None:
+            return Outcome(OutcomeKind.TIMED_OUT, "deadline", "it took too long", seconds=30.0)
+        return super().run(request, stop)
+
+
+def test_what_one_seed_leaves_open_for_good_has_no_more_of_them_and_ends_no_search(tmp_path: Path) -> None:
+    for _ in range(2):
+        result, events = studied(tmp_path, TooLong(off), budget_s=3000.0)
+        assert {(one.verdict, one.seeds) for one in result.screened} == {(Noninferiority.INCONCLUSIVE, 1)}
+        assert {trial.seed for trial in result.trials if trial.phase is Phase.SCREEN} == {1}
+        assert result.winner is not None and result.winner.config == COMPILED
+    assert not [note for note in of(events, Noted) if "the search looks for" in note.text], "it was looked for before"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from support.ran import of
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.stats import Noninferiority
 from tuner.events import Noted, TrialFinished
-from tuner.model import Config, Phase, Verdict
+from tuner.model import Config, Outcome, OutcomeKind, Phase, Verdict
+from tuner.runner.request import TrialRequest
 
 
 def stands_still(config: Config, seed: int) -> Sequence[float]:
@@ -71,3 +73,32 @@ def test_what_only_lacks_time_is_not_told_to_be_rejected(tmp_path: Path) -> None
         told = any(text.startswith("all that was found is rejected") for text in notes)
         assert not (told and any(text.startswith("no time left to compare how") for text in notes)), budget_s
         assert len(notes) == len(set(notes)) and result.seconds <= budget_s
+
+
+def test_nothing_is_told_to_be_rejected_where_nothing_was_found(tmp_path: Path) -> None:
+    """There is nothing then that a longer search goes on without."""
+    result, events = studied(tmp_path, Learner(stands_still, dict.fromkeys(GAINS, 0.9)))
+    assert result.winner is None and not result.screened
+    assert not [note.text for note in of(events, Noted) if "the search looks for" in note.text]
+
+
+class Crashes(Learner):
+    """With bf16 nothing but trials of the search works."""
+
+    def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
+        """In a screen it crashes."""
+        if request.seed is not None and request.config.get("precision") == "bf16":
+            return Outcome(OutcomeKind.CRASHED, "crash", "boom", seconds=30.0)
+        return super().run(request, stop)
+
+
+def test_what_crashed_with_its_first_seed_stays_rejected(tmp_path: Path) -> None:
+    """By the record, however little time a study has that goes on, and with more trials nothing is built on it."""
+    first, _ = studied(tmp_path, Crashes(stands_still), trials=4, budget_s=3000.0)
+    assert first.winner is None and {(one.verdict, one.seeds) for one in first.screened} == {(Noninferiority.FAIL, 1)}
+    late, _ = studied(tmp_path, Crashes(stands_still), trials=4, budget_s=1.0)
+    assert late.screened == first.screened and late.trials == first.trials
+    again, _ = studied(tmp_path, Crashes(stands_still), trials=12, budget_s=3000.0)
+    tried = searched(again)[len(searched(first)) :]
+    assert tried and all(config.get("precision") != "bf16" for config in tried)
+    assert again.winner is not None and (again.winner.verdict, again.winner.config) == (Verdict.IMPROVED, COMPILED)
