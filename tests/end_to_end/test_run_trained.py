@@ -168,6 +168,7 @@ FORKS = """
     process.start()
     process.join()
 """
+GOES_ON = "import threading, time\nthreading.Thread(target=time.sleep, args=(1.0,), name='trainer').start()"
 UNSEEN = "autotune: no training step was seen here; {} may have trained, without the profile"
 
 
@@ -194,12 +195,12 @@ UNSEEN = "autotune: no training step was seen here; {} may have trained, without
         ("import numpy\nfrom sklearn.linear_model import SGDClassifier\n"
          "SGDClassifier().partial_fit(numpy.eye(2), [0, 1], classes=[0, 1])", "SGDClassifier of scikit-learn"),
         pytest.param("import jax\nprint(jax.numpy.ones(2))", "JAX", marks=pytest.mark.slow),
-        ("import threading, time\nthreading.Thread(target=time.sleep, args=(1.0,), name='trainer').start()",
-         "the thread trainer"),
+        (GOES_ON, "the thread trainer"),
+        (f"{GOES_ON}\nimport atexit, os\natexit.register(os._exit, 0)", "the thread trainer"),
     ],
     ids=[
         "spawned", "a command", "a shell", "a shell's text", "posix_spawn", "spawnv", "of a fork",
-        "any program of a shell", "any program", "scikit-learn", "JAX", "a thread that goes on",
+        "any program of a shell", "any program", "scikit-learn", "JAX", "a thread that goes on", "and leaves at once then",
     ],
 )  # fmt: skip
 def test_who_may_have_trained_elsewhere_is_not_accused(
@@ -208,8 +209,8 @@ def test_who_may_have_trained_elsewhere_is_not_accused(
     (tmp_path / "launch.sh").write_text("true\n")
     (tmp_path / "launch").write_text("#!/bin/sh\ntrue\n")
     (tmp_path / "launch").chmod(0o755)
-    run = run_of(run_child, write_script(text), config=THREADS if who == "the thread trainer" else BATCH)
-    assert run.returncode == 0, run.output
+    run = run_of(run_child, write_script(text), fresh="atexit" in text)
+    assert run.returncode == 0 and ENDED not in run.output, run.output
     assert UNSEEN.format(who) in run.output.splitlines()
 
 
@@ -262,7 +263,7 @@ def test_a_framework_that_our_watches_do_not_fit_accuses_nobody(
     """What takes no hooks trains unseen: that is no fault of the script."""
     (tmp_path / "keras").mkdir()
     (tmp_path / "keras" / "__init__.py").write_text("__version__ = '3.2.0'\n")
-    run = run_of(run_child, write_script("import keras"), config=THREADS)
+    run = run_of(run_child, write_script("import keras"), fresh=True)  # a fork would have the real one
     assert run.returncode == 0, run.output
     assert UNSEEN.format("keras") in run.output.splitlines()
 
