@@ -200,7 +200,8 @@ UNSEEN = "autotune: no training step was seen here; {} may have trained, without
     ],
     ids=[
         "spawned", "a command", "a shell", "a shell's text", "posix_spawn", "spawnv", "of a fork",
-        "any program of a shell", "any program", "scikit-learn", "JAX", "a thread that goes on", "and leaves at once then",
+        "any program of a shell", "any program", "scikit-learn", "JAX", "a thread that goes on",
+        "and leaves at once then",
     ],
 )  # fmt: skip
 def test_who_may_have_trained_elsewhere_is_not_accused(

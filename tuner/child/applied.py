@@ -78,6 +78,7 @@ class AppliedRun:
         self._pid = os.getpid()
         self._trained_in_fork = mmap.mmap(-1, 1)
         self._trained = False
+        self._ends_with: int | None = None
         self._gradients: list[str] = []
         self._devices: list[Callable[[], int]] = []
         self.started = StartedProcesses()
@@ -183,8 +184,17 @@ class AppliedRun:
         """The script has ended with this exit status, maybe before anything was told; gives the one to end with.
 
         A script that trained nothing and ends with 0 is told from one that did. Not accused are those that were asked
-        for help, ranks beside the first one, and those that may have trained where it can't be seen.
+        for help, ranks beside the first one, and those that may have trained where it can't be seen. Of a script that
+        leaves once more, as an exit handler may, the first answer stays: its threads are gone by then.
         """
+        if code == 0 and self._ends_with is not None:
+            return self._ends_with
+        status = self._ended(code)
+        if code == 0:
+            self._ends_with = status
+        return status
+
+    def _ended(self, code: int) -> int:
         trained = self._trained or bool(self._trained_in_fork[0])
         if not self._request.config or (code == 0 and not trained and not HELP.isdisjoint(self._request.argv)):
             return code
