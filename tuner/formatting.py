@@ -15,6 +15,8 @@ AS_WRITTEN = "as written"
 _SKIPS_SHOWN = 0.005
 """From this share of skipped steps on a trial's result says so."""
 _WAIT_SHOWN = 0.05
+_BESIDE = {Phase.SEARCH: AS_WRITTEN, Phase.ANCHOR: "of the process that is kept alive"}
+"""Whose rate stands beside that of a trial which took turns."""
 BOUND_TEXT = {
     Bound.INPUT: "the loop waits for data",
     Bound.COMPUTE: "computing takes most of the time",
@@ -62,8 +64,8 @@ def result_text(trial: Trial) -> str:
         kind = str(outcome.kind)
         return f"{kind}: {outcome.reason}" if outcome.reason else kind
     text = rate_text(measurement.rate, measurement.unit)
-    if trial.phase is Phase.SEARCH and measurement.reference is not None:
-        text += f" beside {number_text(measurement.reference.rate)} as written"
+    if trial.phase in _BESIDE and measurement.reference is not None:
+        text += f" beside {number_text(measurement.reference.rate)} {_BESIDE[trial.phase]}"
     if (measurement.data_wait_share or 0.0) >= _WAIT_SHOWN:
         text += f", {share_text(measurement.data_wait_share)} data wait"
     if measurement.skip_share >= _SKIPS_SHOWN:

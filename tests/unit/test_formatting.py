@@ -32,5 +32,7 @@ def test_what_took_turns_in_the_search_is_told_beside_what_it_was_held_against()
     beside = replace(outcome, measurement=replace(outcome.measurement, reference=reference))
     searched = Trial(3, Phase.SEARCH, Config(workers=2), outcome=beside)
     assert result_text(searched) == "1,812 samples/s beside 1,473 as written"
+    anchor = replace(searched, phase=Phase.ANCHOR, config=BASELINE)
+    assert result_text(anchor) == "1,812 samples/s beside 1,473 of the process that is kept alive"
     assert result_text(replace(searched, phase=Phase.FINALS)) == "1,812 samples/s", "that has a run of its own"
     assert result_text(Trial(0, Phase.BASELINE, BASELINE, outcome=outcome)) == "1,812 samples/s"

@@ -16,6 +16,7 @@ from tuner.devices.present import kind_of, resolve_device
 from tuner.devices.software import software
 from tuner.errors import StorageError, UsageError
 from tuner.formatting import budget_text, bytes_text, config_text, device_text, script_text, seconds_text
+from tuner.knowledge import BOTH, FREE, KEEP
 from tuner.masking import masked
 from tuner.model import Device, baseline_of
 from tuner.objective import amortised
@@ -29,6 +30,10 @@ from tuner.storage.studies import read_study
 from tuner.study.budget import FINALS_SHARE
 from tuner.study.identity import check_identity, check_modules, identity_of
 from tuner.study.plan import StudyPlan
+
+_BATCH_TEXT = {
+    BOTH: "kept, and larger ones tried beside that", KEEP: "kept, and no other one tried", FREE: "free to be searched",
+}  # fmt: skip
 
 
 def make_plan(settings: Settings) -> StudyPlan:
@@ -124,7 +129,7 @@ def described(plan: StudyPlan, settings: Settings, *, anew: bool) -> list[str]:
         *_space_rows(plan.spaces),
         ("selected", ", ".join(plan.selection)),
         ("pinned", config_text(plan.pinned) if plan.pinned else ""),
-        ("effective batch", plan.effective_batch),
+        ("effective batch", _BATCH_TEXT[plan.effective_batch]),
         ("without", ", ".join(sorted(plan.without))),
         ("accuracy", _accuracy_text(plan.accuracy)),
         ("objective", f"{plan.objective.name} ({plan.objective.unit})"),
@@ -168,9 +173,9 @@ def _space_rows(spaces: Spaces) -> list[tuple[str, str]]:
 def _accuracy_text(limits: AccuracyLimits) -> str:
     parts = []
     if limits.max_loss_increase is not None:
-        parts.append(f"training loss at most {limits.max_loss_increase:.2%} of its way down worse")
+        parts.append(f"of the way that the training loss comes down at most {limits.max_loss_increase:.2%} lost")
     if limits.least_efficiency is not None:
-        parts.append(f"learns as from {limits.least_efficiency:.0%} of the samples at least")
+        parts.append(f"as much learnt as from {limits.least_efficiency:.0%} of the samples at least")
     parts += [f"{name} at most {drop:.2%} lower" for name, drop in limits.max_metric_drop.items()]
     parts += [f"{name} at most {rise:.2%} higher" for name, rise in limits.max_metric_rise.items()]
     return ", ".join(parts) or "not screened"

@@ -30,16 +30,18 @@ class Spaces:
         union = extend_space(self._union(), placeholders)
         for name in [*selected_names(selection), *pinned]:
             union.knob(name)
-        errors: list[UsageError] = []
+        errors: dict[str, UsageError] = {}
         for space in self.declared:
             try:
                 _check(extend_space(space, placeholders), selection, pinned)
                 return
             except UsageError as error:
-                errors.append(error)
+                errors[space.name] = error
         # All names are known, so a space that lacks one belongs to another framework: its error says least.
-        values = [error for error in errors if not isinstance(error, UnknownKnobError)]
-        raise (values or [self._mixed([*selected_names(selection), *pinned, *_unvalued(placeholders)])])[0]
+        values = {name: error for name, error in errors.items() if not isinstance(error, UnknownKnobError)}
+        if not values:
+            raise self._mixed([*selected_names(selection), *pinned, *_unvalued(placeholders)])
+        raise _of_all(values)
 
     def chosen(
         self, knowledge: Knowledge, placeholders: Mapping[str, Placeholder], asked: Iterable[str]
@@ -97,6 +99,15 @@ class Spaces:
             "no search space has all the knobs that are named",
             hint=f"they are of {'; '.join(f'{spaces}: {name}' for name, spaces in owners.items() if spaces)}",
         )
+
+
+def _of_all(errors: Mapping[str, UsageError]) -> UsageError:
+    """The first one; with what each space says of the knob, by its name, where they say it differently."""
+    first, hints = next(iter(errors.values())), {name: error.hint for name, error in errors.items() if error.hint}
+    alike = all(str(error) == str(first) for error in errors.values())
+    if alike and len({*hints.values()}) > 1:
+        first.hint = "; ".join(f"in {name} {hint}" for name, hint in hints.items())
+    return first
 
 
 def _check(space: SearchSpace, selection: Sequence[str], pinned: Mapping[str, Value]) -> None:

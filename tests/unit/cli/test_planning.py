@@ -89,7 +89,9 @@ def test_a_dry_run_says_what_becomes_of_an_earlier_study(
     Path("s.1").mkdir()
     assert main(command) == 0
     said = "new; the earlier study is set aside as s.2" if option else "resumes"
-    assert f"folder          s ({said})\n" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"folder          s ({said})\n" in told
+    assert "effective batch kept, and larger ones tried beside that\n" in told
     assert sorted(path.name for path in tmp_path.iterdir()) == ["s", "s.1", "train.py"]
     assert [path.name for path in Path("s").iterdir()] == [DATABASE]
 

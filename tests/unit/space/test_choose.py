@@ -162,3 +162,14 @@ def test_the_command_line_knows_all_that_are_installed(
     assert "search space    tiny: lever" in capsys.readouterr().out
     assert main(["study", "train.py", "--device", "cpu", "--knobs", "lever,num_workers"]) == 2
     assert "no search space has all the knobs" in capsys.readouterr().err
+
+
+def test_a_slip_is_explained_by_every_space_that_has_the_knob() -> None:
+    """A user of PyTorch was told what the threads of JAX are."""
+    spaces = Spaces((TINY, replace(TINY, name="other", knobs=(replace(TINY.knobs[0], meaning="another lever"),))))
+    with pytest.raises(UsageError, match=r"lever=1\.5: lever takes a whole number") as caught:
+        spaces.check({}, (), Config(lever=1.5))
+    assert caught.value.hint == "in tiny it is: a lever; in other it is: another lever"
+    with pytest.raises(UsageError) as caught:
+        Spaces((TINY, replace(TINY, name="other"))).check({}, (), Config(lever=1.5))
+    assert caught.value.hint == "it is: a lever"
