@@ -45,13 +45,11 @@ def lack_of_time(study: StudyContext, candidates: Sequence[Trial], winner: Winne
 
 def budget_to_try(study: StudyContext) -> float | None:
     """With that budget, in seconds, the same command has the time for a trial and its proof, where the study's was over
-    before any gave a figure; None otherwise.
+    before any was through; None otherwise.
     """
-    space, time = study.space, study.time
-    tried = any(trial.phase is Phase.SEARCH and trial.measurement is not None for trial in study.trials)
-    counted = [trial for trial in study.searched if not was_late(trial)]
-    has_trials = study.budget.trials is None or len(counted) < study.budget.trials
-    if study.budget.seconds is None or space is None or not space.axes or tried or not has_trials:
+    space, time, trials = study.space, study.time, study.budget.trials
+    tried = any(trial.phase is Phase.SEARCH and not was_late(trial) for trial in study.trials)
+    if study.budget.seconds is None or space is None or not space.axes or tried or trials == 1:
         return None
     if not time.search_is_over():
         return None

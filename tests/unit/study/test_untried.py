@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support import worlds
 from support.clocked import Clocked
 
-from tuner.model import Config, Outcome, Phase, Verdict
+from tuner.model import Config, Outcome, OutcomeKind, Phase, Verdict
 from tuner.report.summary import summary
 from tuner.result import StudyResult
 from tuner.search.structured import StructuredSampler
@@ -21,8 +22,15 @@ def faster(config: Config) -> Outcome:
     return worlds.measured(200.0 if "precision" in config else 100.0)
 
 
-def study(folder: Path, budget_s: float, trials: int | None = None) -> StudyResult:
-    runner = Clocked(faster)
+def crashes(config: Config) -> Outcome:
+    """Nothing but the script as written works, and what doesn't takes long."""
+    return Outcome(OutcomeKind.CRASHED, "crash", "boom", seconds=100.0) if config else worlds.measured(100.0)
+
+
+def study(
+    folder: Path, budget_s: float, trials: int | None = None, outcome_of: Callable[[Config], Outcome] = faster
+) -> StudyResult:
+    runner = Clocked(outcome_of)
     plan = worlds.plan(folder, budget_s=budget_s, trials=trials)
     return run_study(plan, runner, StructuredSampler(), lambda event: None, threading.Event(), clock=runner.clock)
 
@@ -50,3 +58,11 @@ def test_nothing_is_told_where_time_was_not_lacking_or_something_was_tried(
     result = study(tmp_path, budget_s, trials)
     assert result.untried_budget_s is None
     assert not [line for line in goes_on(result) if "to try" in line]
+
+
+@pytest.mark.parametrize("budget_s", [400.0, 900.0, 1200.0])
+def test_no_budget_is_told_where_what_was_tried_has_failed(tmp_path: Path, budget_s: float) -> None:
+    """With the one that was told nothing more was tried: eight had failed, or all that was worth it."""
+    result = study(tmp_path, budget_s, outcome_of=crashes)
+    assert result.winner is None and any(trial.phase is Phase.SEARCH for trial in result.trials)
+    assert result.untried_budget_s is None and not goes_on(result)
