@@ -111,7 +111,10 @@ def _note_unlimited(study: StudyContext, baseline: Trial) -> None:
 
 
 def _note_short_steps(study: StudyContext, baseline: Trial) -> None:
-    """Says that what autotune does with each step is a part of short ones, but where a trial has measured how much."""
+    """Says that what autotune does with each step is a part of short ones, but where a trial has measured how much.
+
+    With each call, where the script has several steps in one.
+    """
     measurement, outcome = baseline.measurement, baseline.outcome
     steps = sum(block.steps for block in measurement.blocks) if measurement is not None else 0
     if measurement is None or outcome is None or not steps:
@@ -119,11 +122,12 @@ def _note_short_steps(study: StudyContext, baseline: Trial) -> None:
     if any(INSTRUMENTS in remark for remark in outcome.knowledge.remarks):
         return
     step_s = sum(block.seconds for block in measurement.blocks) / steps
-    if step_s < SHORT_STEP_S:
+    per_call = outcome.knowledge.as_written.get("steps_per_execution", 1)
+    if step_s * (per_call if isinstance(per_call, int) else 1) < SHORT_STEP_S:
         study.note(
-            f"{AS_WRITTEN}: a step takes {1000 * step_s:.2g} ms, of which {INSTRUMENTS} are 0.02 to 0.2 ms: what makes"
-            " fewer steps of as many samples (a larger batch, several in a call) reads faster by up to as much than it"
-            " is"
+            f"{AS_WRITTEN}: a step takes {1000 * step_s:.2g} ms, of which {INSTRUMENTS} are 0.02 to 0.2 ms: a config"
+            " with fewer steps for as many samples (a larger batch, several in a call) may read faster than it is by as"
+            " large a share"
         )
 
 

@@ -17,15 +17,16 @@ from tuner.search.structured import StructuredSampler
 from tuner.study.run import run_study
 
 
-def notes(folder: Path, step_s: float, *remarks: str) -> list[str]:
-    """What a study of a script says whose steps take so long."""
+def notes(folder: Path, step_s: float, *remarks: str, per_call: int = 1) -> list[str]:
+    """What a study of a script says whose steps take so long, so many of them in a call as it is written."""
     told = list[Event]()
 
     def outcome_of(config: Config) -> Outcome:
         outcome = worlds.measured(1000.0)
         assert outcome.measurement is not None
         blocks = tuple(replace(block, steps=round(block.seconds / step_s)) for block in outcome.measurement.blocks)
-        knowledge = replace(outcome.knowledge, remarks=remarks)
+        as_written = {**outcome.knowledge.as_written, "steps_per_execution": per_call}
+        knowledge = replace(outcome.knowledge, remarks=remarks, as_written=as_written)
         return replace(outcome, measurement=replace(outcome.measurement, blocks=blocks), knowledge=knowledge)
 
     plan = worlds.plan(folder, trials=1)
@@ -43,3 +44,9 @@ def test_what_is_autotunes_own_of_a_short_step_is_told(tmp_path: Path, step_s: f
 def test_where_the_trial_has_measured_it_that_is_told_alone(tmp_path: Path) -> None:
     (told,) = notes(tmp_path, 0.002, f"{INSTRUMENTS} take 0.2 ms of each step here, which are in no rate")
     assert "0.2 ms" in told
+
+
+@pytest.mark.parametrize(("per_call", "is_told"), [(1, True), (4, False)])
+def test_of_several_steps_in_a_call_the_call_counts(tmp_path: Path, per_call: int, is_told: bool) -> None:
+    """What autotune does comes once a call: of one of 8 ms it is next to nothing, though a step takes 2 ms."""
+    assert bool(notes(tmp_path, 0.002, per_call=per_call)) is is_told
