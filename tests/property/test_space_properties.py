@@ -216,6 +216,13 @@ def test_a_value_that_no_axis_has_has_no_index() -> None:
         assert resolved.row_of(Config(a=stranger)) is None
 
 
+def test_a_value_that_stands_alone_is_named_as_it_is_written_elsewhere() -> None:
+    knobs = (Knob("a", lambda k: [False], ""), Knob("b", lambda k: ["x"], ""), Knob("c", lambda k: [1, 2], ""))
+    known = Known(CPU, 4, knowledge=Knowledge(as_written={"a": False, "b": "x", "c": 1}))
+    left_out = resolve(SearchSpace("three", "none", knobs), known).left_out
+    assert {name: why.reason.rpartition(": ")[2] for name, why in left_out.items()} == {"a": "false", "b": "x"}
+
+
 def test_what_no_axis_turns_has_no_row() -> None:
     """A knob that the study leaves out, or a larger batch: the row would be that of another config."""
     knobs = (Knob("a", lambda k: [1, 2], ""), Knob("b", lambda k: [1, 2], ""))

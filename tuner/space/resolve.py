@@ -168,7 +168,7 @@ def _beside_its_arguments(knob: Knob, knowledge: Knowledge) -> Knob:
 
 def only_one(written: Value) -> str:
     """Why a knob is left out of which only the script's own value is worth trying."""
-    return f"only one value makes sense here: {written}"
+    return f"only one value makes sense here: {str(written).lower() if isinstance(written, bool) else written}"
 
 
 def selected_names(selection: Sequence[str]) -> list[str]:
