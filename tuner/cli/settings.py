@@ -184,7 +184,8 @@ def _find_file(command: Mapping[str, Any]) -> Path | None:
     if command.get("script") and Path(command["script"]).is_dir():
         raise ScriptNotFoundError(f"there is no {file}", hint="give a script, or a folder with a study.toml")
     if not command.get("script") and not command.get("module"):
-        raise UsageError("no script given, and there is no study.toml here", hint="as in: autotune study train.py")
+        hint = "the script stands behind the verb, as in: autotune study train.py"
+        raise UsageError("no script given, and there is no study.toml here", hint=hint)
     return None
 
 

@@ -27,6 +27,9 @@ class Spaces:
 
         Raises ``UnknownKnobError`` and ``UsageError``.
         """
+        torn = next((name for name in selection if f"-{name}" in selection), None)
+        if torn is not None:
+            raise UsageError(f"{torn} is both chosen and left out", hint="name it once, with a minus or without")
         union = extend_space(self._union(), placeholders)
         for name in [*selected_names(selection), *pinned]:
             union.knob(name)

@@ -173,3 +173,10 @@ def test_a_slip_is_explained_by_every_space_that_has_the_knob() -> None:
     with pytest.raises(UsageError) as caught:
         Spaces((TINY, replace(TINY, name="other"))).check({}, (), Config(lever=1.5))
     assert caught.value.hint == "it is: a lever"
+
+
+def test_a_knob_that_is_both_chosen_and_left_out_is_refused() -> None:
+    """Nothing was searched then, and a whole study ran for it."""
+    with pytest.raises(UsageError, match="lever is both chosen and left out"):
+        BOTH.check({}, ("lever", "precision", "-lever"), Config())
+    BOTH.check({}, ("precision", "-lever"), Config())
