@@ -40,6 +40,8 @@ LEAVE_S = 10.0
 LATE_S = 1.0
 """Trials that take turns are ended between two of them when the study's time is up; others so much later."""
 _LOG_TAIL_BYTES = 64 * 1024
+_OUT_OF_TIME = EndedBy.OUT_OF_TIME, "its part of the study's time was over"
+"""The study itself may go on: with what takes less, or with a proof, for which time is kept."""
 _SILENT = frozenset({EndedBy.DEADLINE, EndedBy.NO_PROGRESS})
 """Ends of which it is of use to know how far each of several ranks had come."""
 
@@ -268,7 +270,7 @@ class TrialWatch:
         began = self._run_began if self._request.standing else self._progress.started
         due = _due(self._request, self._progress, usage, self._memory.left(), now, lasted_s=now - began)
         if time.monotonic() > self.ends_by + LATE_S and self._progress.through is None:
-            due = EndedBy.OUT_OF_TIME, "the study had no more time for it"
+            due = _OUT_OF_TIME
         if due is None:
             return False
         by, detail = due
@@ -280,7 +282,7 @@ class TrialWatch:
     def end_late(self) -> None:
         """Ends a trial that waits for a turn, since the study has no more time for it."""
         self._release()
-        self._end((EndedBy.OUT_OF_TIME, "the study had no more time for it"))
+        self._end(_OUT_OF_TIME)
 
     def _end(self, due: tuple[EndedBy, str]) -> None:
         self._drain()

@@ -101,7 +101,7 @@ class Late(Learner):
         if request.seed is not None:
             raise Interrupted
         if request.config == FASTEST:
-            return Outcome(OutcomeKind.UNFINISHED, "out-of-time", "the study had no more time for it", seconds=30.0)
+            return Outcome(OutcomeKind.UNFINISHED, "out-of-time", "its part of the study's time was over", seconds=30.0)
         return super().run(request, stop)
 
 
