@@ -40,6 +40,7 @@ def test_other_configs_and_larger_batches_say_nothing() -> None:
     trials = [trial(0, {}, 164), other, trial(2, {"batch_size": 256}, 9)]
     assert Forecasts(space, trials).of({"batch_size": 128}) is None
     assert Forecasts(space, trials[:1]).of({"workers": 2}) is None
+    assert Forecasts(space, [trials[0], trials[2]]).of({"batch_size": 256}) is None, "what it took itself is known"
 
 
 def test_memory_that_nobody_told_of_is_not_forecast_to_be_none() -> None:

@@ -57,11 +57,26 @@ def test_what_small_gains_add_up_to_is_no_twin() -> None:
     assert not twins.are_twins(together, Config()) and not twins.are_twins(Config(), together)
     assert not twins.are_twins(Config(layout=True, compile="max"), Config())
     assert twins.are_twins(Config(layout=True, workers=1), Config())
+    assert twins.are_twins(Config(precision="bf16"), Config(compile="max")), "what one costs the other brings"
+
+
+def test_what_a_value_brings_is_the_same_whichever_of_two_trials_came_first() -> None:
+    """Bf16, and the layout, each bring 1.9% twice; beside two workers the trial with them came before the one without.
+    """
+    rates = {Config(): 100.0}
+    for value, workers in (({"precision": "bf16"}, 2), ({"layout": True}, 4)):
+        rates |= {Config(value): 101.9, Config(value, workers=workers): 152.85, Config(workers=workers): 150.0}
+    twins = history_of(rates).twins
+    assert twins.are_twins(Config(layout=True), Config())
+    assert not twins.are_twins(Config(precision="bf16", layout=True), Config())
 
 
 def test_what_a_loop_that_computes_shows_says_nothing_of_one_that_waits() -> None:
     twins = history_of(RATES, {BOTH: 0.5}).twins
     assert twins.are_twins(W2_FAR, W2) and not twins.are_twins(BOTH_FAR, BOTH)
+    alike = {Config(): 100.0, W2: 100.5, BF16: 160.0}
+    assert history_of(alike).twins.are_twins(BOTH, BF16)
+    assert not history_of(alike, {W2: 0.5}).twins.are_twins(BOTH, BF16), "that one waited, and the other did not"
 
 
 def test_rough_trials_that_look_alike_are_no_evidence() -> None:
