@@ -34,6 +34,7 @@ def test_a_knob_without_effect_is_left_out_and_one_with_an_effect_stays() -> Non
     leaner = Leaner(history_of({**ALONE, W4: 149.5}))
     assert leaner.of(BOTH) == W4 and leaner.is_as_good(W4, BOTH) and not leaner.is_as_good(BF16, BOTH)
     assert not leaner.is_as_good(BOTH, W4), "it has more knobs"
+    assert not leaner.is_as_good(Config(workers=3), Config(workers=3, precision="bf16")), "the space has no three"
     gains = Leaner(history_of({**ALONE, BF16: 140.0, BOTH: 210.0}))
     assert gains.of(BOTH) == BOTH and not gains.is_as_good(W4, BOTH)
 

@@ -20,13 +20,13 @@ from tuner.study.run import run_study
 HINT = "no more than a hint: the script as written was disturbed when it was measured: other processes used 6"
 
 
-def study(folder: Path, disturbed: int, budget_s: float = 55.0) -> StudyResult:
+def study(folder: Path, disturbed: int, budget_s: float = 55.0, best: str = "bf16", *others: str) -> StudyResult:
     """One in which no trials take turns, too short for finals; others have most cores in that run as written."""
     as_written = list[Config]()
 
     def outcome(config: Config) -> Outcome:
         if config:
-            return worlds.measured(130.0 if config.get("precision") == "bf16" else 30.0)
+            return worlds.measured(130.0 if config == {"precision": best} else 30.0)
         as_written.append(config)
         is_disturbed = len(as_written) - 1 == disturbed
         run = worlds.measured(50.0 if is_disturbed else 100.0)
@@ -34,7 +34,7 @@ def study(folder: Path, disturbed: int, budget_s: float = 55.0) -> StudyResult:
         return replace(run, measurement=replace(run.measurement, foreign_cpus=6.0 if is_disturbed else 0.0))
 
     plan = worlds.plan(
-        folder, budget_s=budget_s, trials=None, selection=("precision",), anchor_every=1,
+        folder, budget_s=budget_s, trials=None, selection=("precision", *others), anchor_every=1,
         accuracy=AccuracyLimits(max_loss_increase=None),
     )  # fmt: skip
     runner = Clocked(outcome)
@@ -47,6 +47,17 @@ def test_the_runs_around_the_best_trial_are_looked_at(tmp_path: Path, disturbed:
     result = study(tmp_path, disturbed)
     assert [trial.phase for trial in result.trials][:3] == [Phase.BASELINE, Phase.SEARCH, Phase.ANCHOR]
     assert result.best is not None and (result.best.number, result.winner) == (1, None)
+    assert (HINT in summary(result, {}, "")) is is_rough, result.best_gain
+
+
+@pytest.mark.parametrize(
+    ("best", "disturbed", "is_rough"), [("bf16", 2, False), ("fp16", 0, False), ("fp16", 1, True), ("fp16", 2, True)]
+)
+def test_those_further_off_are_not(tmp_path: Path, best: str, disturbed: int, *, is_rough: bool) -> None:
+    result = study(tmp_path, disturbed, 65.0, best, "layout")
+    phases = [trial.phase for trial in result.trials]
+    assert phases[:5] == [Phase.BASELINE, *(Phase.SEARCH, Phase.ANCHOR) * 2] and result.winner is None
+    assert result.best is not None and result.best.config == {"precision": best}
     assert (HINT in summary(result, {}, "")) is is_rough, result.best_gain
 
 
