@@ -59,12 +59,16 @@ def test_a_script_that_only_evaluates_ends_with_a_status_of_its_own(
 
 
 EXIT, AT_ONCE = "import sys\nsys.exit({})", "import os\nos._exit({})"
+HANDLER = "import atexit, os\natexit.register(os._exit, {})"
 
 
 @pytest.mark.parametrize(
     ("how", "status"),
-    [(EXIT, 3), (AT_ONCE, 0), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((EXIT, 0), (AT_ONCE, 3)))],
-    ids=["exit-3", "_exit-0", "exit-0", "_exit-3"],
+    [
+        (EXIT, 3), (AT_ONCE, 0), (HANDLER, 0),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((EXIT, 0), (AT_ONCE, 3))),
+    ],
+    ids=["exit-3", "_exit-0", "a handler", "exit-0", "_exit-3"],
 )
 def test_however_it_ends_another_status_of_its_own_stays(
     write_script: Callable[..., Path], run_child: Callable[..., Any], how: str, status: int
