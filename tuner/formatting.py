@@ -174,7 +174,7 @@ def bottleneck_text(bottleneck: Bottleneck) -> str:
 
 def disturbed_text(bottleneck: Bottleneck) -> str:
     """What a bottleneck's figures were disturbed by, which has to be there."""
-    return f"disturbed: {bottleneck.disturbed}, so that it may be another one"
+    return f"disturbed: {bottleneck.disturbed}, so that the bottleneck may be another one"
 
 
 def bound_text(bottleneck: Bottleneck) -> str:
