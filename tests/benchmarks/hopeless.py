@@ -35,7 +35,7 @@ from tuner.analysis.gain import slowest_share
 from tuner.child.clock import StepClock
 from tuner.child.records import Window
 from tuner.model import Block
-from tuner.study.execution import HOPELESS
+from tuner.study.lengths import HOPELESS
 
 WINDOW = Window(max_s=10.0, min_blocks=10**9)
 """That of a search trial, which nothing but being hopeless ends early."""

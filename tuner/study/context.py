@@ -28,8 +28,16 @@ from tuner.space.arguments import Placeholder
 from tuner.space.resolved import ResolvedSpace
 from tuner.storage.database import NewTrial, Repository, StudyRecord
 from tuner.study.budget import Budget, StudyTime, keeping_batch, needs_screen, searched
-from tuner.study.execution import TrialExecutor, window_of
-from tuner.study.lengths import MOST_COMPILED, Foreseen, foreseen, rotation_window, turn_length_s, usual_step_s
+from tuner.study.execution import TrialExecutor
+from tuner.study.lengths import (
+    MOST_COMPILED,
+    Foreseen,
+    foreseen,
+    rotation_window,
+    turn_length_s,
+    usual_step_s,
+    window_of,
+)
 from tuner.study.plan import StudyPlan
 from tuner.study.sources import Sources
 from tuner.study.trials import TrialStore

@@ -20,10 +20,10 @@ from tuner.errors import InfrastructureError, StorageError
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Trial
 from tuner.runner.classify import KILLED, MACHINE_FULL, OUT_OF_MEMORY
-from tuner.runner.request import ByTurns, Runner, TrialRequest, probe_window, screen_window
+from tuner.runner.request import ByTurns, Runner, TrialRequest
 from tuner.space.arguments import render
 from tuner.storage.folder import COMPILE_CACHE, STANDING, TRIALS, trial_folder
-from tuner.study.lengths import WARMUP_S, turn_length_s, window_s
+from tuner.study.lengths import WARMUP_S, turn_length_s
 from tuner.study.plan import StudyPlan
 
 ATTEMPTS = 3
@@ -32,8 +32,6 @@ REPEATS_SHARE = 0.2
 """Of the budget that repeats of contaminated runs may take."""
 REPEATS = 3
 """After so many repeats in a row that were contaminated as well, the machine is taken as it is."""
-HOPELESS = 0.6
-"""A trial ends early where its rate is sure to stay below this share of the best one's."""
 MEMORY_PAUSE_S = 20.0
 """Before a trial is run again that others left no memory to: they may be through by then. Longer each time."""
 _FORKED = (Phase.ROTATION, Phase.SEARCH, Phase.ANCHOR, Phase.SCREEN, Phase.PROBE)
@@ -319,38 +317,6 @@ class TrialExecutor:
                 self._note(f"a trial is run again: {outcome.detail}")
                 self._stop.wait(attempt * MEMORY_PAUSE_S)
         raise _fault(outcome, self._plan.folder)
-
-
-def window_of(
-    trial: Trial,
-    plan: StudyPlan,
-    best: Trial | None,
-    slowest: float = 1.0,
-    *,
-    by_turns: bool = False,
-    turn_s: float | None = None,
-    step_s: float = 0.0,
-) -> Window:
-    """How long the trial is measured; ``best`` is the best one of the search so far.
-
-    ``slowest``: the baseline's slowest stretch as a share of its rate. The best one may have met a faster machine.
-    ``by_turns``: whether trials take turns, and ``turn_s`` how long these are, None for as long as a block; ``step_s``:
-    how long a step of the script as written is. A screen ends by its samples; a search trial may end once it is
-    hopeless, by turns as its ``Race`` says.
-    """
-    if trial.samples is not None:
-        return screen_window(trial.samples)
-    if trial.phase in (Phase.PROBE, Phase.ROTATION):
-        return probe_window(plan.window)
-    window = replace(plan.window, max_s=window_s(plan, trial.phase, by_turns=by_turns, turn_s=turn_s, step_s=step_s))
-    if by_turns and trial.phase is not Phase.BASELINE:
-        return replace(window, warmup_s=min(window.warmup_s, WARMUP_S), block_s=turn_s or window.block_s)
-    if trial.phase not in (Phase.SEARCH, Phase.ANCHOR):
-        return window
-    measurement = best.measurement if best is not None else None
-    if trial.phase is Phase.ANCHOR or measurement is None or not plan.objective.is_rate:
-        return window
-    return replace(window, hopeless_below=HOPELESS * measurement.rate * slowest)
 
 
 def _marked(outcomes: Sequence[Outcome], reasons: Sequence[str]) -> list[Outcome]:

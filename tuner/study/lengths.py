@@ -12,6 +12,7 @@ from tuner.child.turns import LEAD_IN_S
 from tuner.devices.present import kind_of
 from tuner.knowledge import Knowledge
 from tuner.model import Measurement, Phase, Trial
+from tuner.runner.request import probe_window, screen_window
 from tuner.study.plan import StudyPlan
 
 SCREEN_S, SHORTEST_SCREEN_S = 10.0, 3.0
@@ -35,6 +36,8 @@ seconds told the ratio to 1.3% (a standard error) in such turns, to 2.0% in turn
 0.5 s. Where others make batches, a turn has to hold some of theirs."""
 LOADER_TURN_S, LOADER_STEPS = 0.5, 4
 """A turn of a rotation takes so long, and so many steps of the script as written, where loaders are compared."""
+HOPELESS = 0.6
+"""A trial ends early where its rate is sure to stay below this share of the best one's."""
 LARGEST_SHARE = 0.25
 """Of the time for searching that one rotation takes at most, as it is foreseen."""
 TURNS_SHARE, SHARE_WITH_COMPILERS = 0.5, 0.75
@@ -77,6 +80,38 @@ def window_s(
         return usual_s
     short_s = max(plan.window.max_s * _FINALS_BY_SHORT_TURNS, FEWEST_SHORT_TURNS * max(turn_s, step_s))
     return min(usual_s, short_s)
+
+
+def window_of(
+    trial: Trial,
+    plan: StudyPlan,
+    best: Trial | None,
+    slowest: float = 1.0,
+    *,
+    by_turns: bool = False,
+    turn_s: float | None = None,
+    step_s: float = 0.0,
+) -> Window:
+    """How long the trial is measured; ``best`` is the best one of the search so far.
+
+    ``slowest``: the baseline's slowest stretch as a share of its rate. The best one may have met a faster machine.
+    ``by_turns``: whether trials take turns, and ``turn_s`` how long these are, None for as long as a block; ``step_s``:
+    how long a step of the script as written is. A screen ends by its samples; a search trial may end once it is
+    hopeless, by turns as its ``Race`` says.
+    """
+    if trial.samples is not None:
+        return screen_window(trial.samples)
+    if trial.phase in (Phase.PROBE, Phase.ROTATION):
+        return probe_window(plan.window)
+    window = replace(plan.window, max_s=window_s(plan, trial.phase, by_turns=by_turns, turn_s=turn_s, step_s=step_s))
+    if by_turns and trial.phase is not Phase.BASELINE:
+        return replace(window, warmup_s=min(window.warmup_s, WARMUP_S), block_s=turn_s or window.block_s)
+    if trial.phase not in (Phase.SEARCH, Phase.ANCHOR):
+        return window
+    measurement = best.measurement if best is not None else None
+    if trial.phase is Phase.ANCHOR or measurement is None or not plan.objective.is_rate:
+        return window
+    return replace(window, hopeless_below=HOPELESS * measurement.rate * slowest)
 
 
 def usual_step_s(baseline: Trial | None) -> float:

@@ -17,8 +17,8 @@ from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Ratio, Reference, Rotated, Trial
 from tuner.runner.request import ByTurns, Runner, TrialRequest
 from tuner.study.budget import Budget, StudyTime
-from tuner.study.execution import TrialExecutor, window_of
-from tuner.study.lengths import SHORT_TURN_S, TORCH, WARMUP_S, turn_length_s
+from tuner.study.execution import TrialExecutor
+from tuner.study.lengths import SHORT_TURN_S, TORCH, WARMUP_S, turn_length_s, window_of
 
 
 def disturbed(rate: float) -> Outcome:
