@@ -29,6 +29,8 @@ FOUR_OF_FIVE = 0.8416
 """The quantile of the standard normal distribution that four of five values stay below."""
 FEWEST_CALM = 4
 """With fewer calm pairs of turns than that, all count."""
+FEW_TURNS = "measured by itself: beside the script as written its window held too few turns"
+"""What is said of a trial that was run once more."""
 MOST_ALIKE = 4.0
 """How alike trials of one study scatter, in degrees of freedom (Smyth, Stat. Appl. Genet. Mol. Biol. 3, 2004): those of
 eight studies on two shared cores did as with 5.5.

@@ -13,6 +13,7 @@ from tuner.analysis.contention import MOVED, throttle_text
 from tuner.analysis.gain import BaselineTrack, score_of
 from tuner.analysis.gain import gain as gain_of
 from tuner.analysis.learning import least_efficiency
+from tuner.analysis.turns import FEW_TURNS
 from tuner.documents import measurement_document, plain
 from tuner.formatting import (
     AS_WRITTEN,
@@ -91,8 +92,9 @@ class TrialsReport:
         lines += [f"{AS_WRITTEN}: {remark}" for remark in remarks_of(self.trials)]
         for trial in self.trials:
             lines += _ranked(trial)
-            if trial.outcome is not None and not trial.outcome.complete and trial.outcome.detail:
-                lines.append(f"trial {trial.number}: {trial.outcome.detail}")
+            outcome = trial.outcome
+            if outcome is not None and outcome.detail and (not outcome.complete or outcome.detail == FEW_TURNS):
+                lines.append(f"trial {trial.number}: {outcome.detail}")
         return lines
 
     def documents(self) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from tuner.analysis.cold_start import COLD, COMPILE
 from tuner.analysis.contention import contamination, disturbance
 from tuner.analysis.race import Race
+from tuner.analysis.turns import FEW_TURNS
 from tuner.child.records import Window
 from tuner.child.unison import APART, RANKS_APART
 from tuner.devices.present import kind_of
@@ -218,8 +219,12 @@ class TrialExecutor:
         if any(measurement is not None and measurement.reference is None for measurement in measured):
             self._without_reference += 1
             # One config may be odd; the next one says whether they all are.
-            few = "its windows hold too few turns" if self._without_reference > 1 else ""
-            return self._confirmed([request], ByTurns((), found.obstacle or few))
+            obstacle = found.obstacle or ("its windows hold too few turns" if self._without_reference > 1 else "")
+            if not obstacle:
+                self._note(f"trial {int(request.folder.name)}: {FEW_TURNS}")
+            alone = self._confirmed([request], ByTurns((), obstacle))
+            few = FEW_TURNS if not found.obstacle else ""
+            return [replace(outcome, detail=few) if outcome.complete and few else outcome for outcome in alone]
         self._without_reference = 0
         return self._confirmed([request], found)
 

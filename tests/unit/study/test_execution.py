@@ -11,10 +11,12 @@ import pytest
 from support import worlds
 
 from tuner.analysis.race import Race
+from tuner.analysis.turns import FEW_TURNS
 from tuner.child.records import Window
 from tuner.child.unison import APART, RANKS_APART
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Ratio, Reference, Rotated, Trial
+from tuner.report.trials import TrialsReport
 from tuner.runner.request import ByTurns, Runner, TrialRequest
 from tuner.study.budget import Budget, StudyTime
 from tuner.study.execution import TrialExecutor
@@ -167,6 +169,29 @@ def test_what_takes_more_than_its_own_limit_beside_another_is_not_run_alone(tmp_
     ]
     assert shown.complete and asked.complete is not over
     assert runner.ran == (2 if over else 3) and not executor.obstacle
+
+
+def test_a_trial_with_too_few_turns_says_why_it_is_run_again_by_itself(tmp_path: Path) -> None:
+    """The first one's run was doubled without a word; the second one ends turns, and says so."""
+
+    class Beside(ByTurnsInTurn):
+        def run_beside(
+            self, request: TrialRequest, written: TrialRequest, stop: threading.Event, race: Race
+        ) -> ByTurns:
+            return ByTurns((self.run(request, stop),))
+
+    notes: list[str] = []
+    runner = Beside(*[worlds.measured(500)] * 4)
+    executor = TrialExecutor(worlds.plan(tmp_path), runner, stop=threading.Event(), note=notes.append)
+    executor.obstacle = ""
+    for number in (3, 4):
+        trial = Trial(number, Phase.SEARCH, Config({"workers": number}))
+        outcome = executor.execute(trial, Knowledge(), Window(), time_for=lambda seconds: True, race=Race())
+        assert outcome.complete and outcome.detail == FEW_TURNS
+        report = TrialsReport([replace(trial, outcome=outcome)], worlds.OBJECTIVE)
+        assert f"trial {number}: {FEW_TURNS}" in report.footnotes()
+    assert runner.ran == 4 and executor.obstacle
+    assert notes[0] == f"trial 3: {FEW_TURNS}" and len(notes) == 2 and "too few turns" in notes[1]
 
 
 @pytest.mark.parametrize(
