@@ -144,40 +144,59 @@ def _run_phases(study: StudyContext, sampler: Sampler) -> StudyResult:
 def _search_and_prove(study: StudyContext, sampler: Sampler) -> tuple[str, tuple[Trial, ...], Winner | None]:
     """Why the search ended, the candidates that keep the effective batch, best first, and what the finals say of them.
 
-    Where all that was found is rejected, or not shown to learn as well however long it is looked at, the search goes on
-    without it in the time that is left.
+    Where what led the search is rejected by its screen, the search goes on without it in the time that is left, before
+    anything else is proven; and where all that was found is rejected, or not shown to learn as well however long it is
+    looked at.
     """
     why = search(study, sampler)
     while True:
         set_aside(study)
-        before = study.rejected, study.unshown, study.untold
-        candidates, winner = _prove_kept(study)
+        led, before = study.leading, (study.rejected, study.unshown, study.untold)
+        candidates = screen_candidates(study)
+        all_gone = all(study.gone(trial.config) for trial in candidates)
+        time = study.time
+        may_be_proven = time.fits(time.runs.trial_s() + time.unfound_proof_s())
+        if led is not None and study.gone(led.config) and not all_gone and may_be_proven:
+            more = _searched_on(study, sampler, "what led the search is rejected: the search goes on without it")
+            if more:
+                why = more
+                continue
+        candidates, winner = _prove_kept(study, candidates)
         bar_what_stays_open(study)
         is_news = (study.rejected, study.unshown, study.untold) != before
         all_gone = is_news and all(study.gone(trial.config) for trial in candidates)
-        if winner is not None or not all_gone or study.time.search_is_over():
+        if winner is not None or not all_gone:
             return why, candidates, winner
-        done, study.set_aside_s = len(study.searched), 0.0
         is_open = study.unshown or study.untold
         found = "nothing that was found is shown to learn as well" if is_open else "all that was found is rejected"
-        study.note(f"{found}: the search looks for what is faster without it")
-        why = search(study, sampler)
-        if len(study.searched) == done:
+        more = _searched_on(study, sampler, f"{found}: the search looks for what is faster without it")
+        if not more:
             return why, candidates, winner
+        why = more
 
 
-def _prove_kept(study: StudyContext) -> tuple[tuple[Trial, ...], Winner | None]:
+def _searched_on(study: StudyContext, sampler: Sampler, note: str) -> str:
+    """Why the search ended that went on, as it notes; "" where there was no time for that, or it tried nothing."""
+    if study.time.search_is_over():
+        return ""
+    done, study.set_aside_s = len(study.searched), 0.0
+    study.note(note)
+    why = search(study, sampler)
+    return why if len(study.searched) > done else ""
+
+
+def _prove_kept(study: StudyContext, candidates: tuple[Trial, ...]) -> tuple[tuple[Trial, ...], Winner | None]:
     """The candidates of those that keep the effective batch, best first, and what the finals say of them.
 
     Where all that met the script as written failed there, the next ones have the time that is left.
     """
     failed = failed_altogether(study, Contest.KEEPING)
     while True:
-        candidates = screen_candidates(study)
         winner, before = run_finals(study), failed
         failed = failed_altogether(study, Contest.KEEPING)
         if winner is not None or failed in ((), before):
             return candidates, winner
+        candidates = screen_candidates(study)
 
 
 def _open(plan: StudyPlan, repository: Repository) -> tuple[StudyRecord, bool]:

@@ -6,12 +6,13 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from support.learning import AS_WRITTEN, COMPILED, GAINS, Learner, searched, studied
 from support.ran import of
 
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.stats import Noninferiority
-from tuner.events import Noted, TrialFinished
+from tuner.events import FinalsStarted, Noted, TrialFinished
 from tuner.model import Config, Outcome, OutcomeKind, Phase, Verdict
 from tuner.runner.request import TrialRequest
 
@@ -34,6 +35,24 @@ def test_the_search_goes_on_without_what_was_rejected(tmp_path: Path) -> None:
     assert last.best == last.trial, "what was rejected is no longer told as the best so far"
     again, _ = studied(tmp_path, never_learns(), budget_s=2000.0)
     assert (again.winner, again.trials) == (result.winner, result.trials)
+
+
+@pytest.mark.parametrize("fp16", [1.02, 1.2])
+def test_what_is_slower_and_provable_does_not_end_the_search_that_a_rejected_config_led(
+    tmp_path: Path, fp16: float
+) -> None:
+    """fp16 had its finals, and the study ended with nine tenths of its time unused: "1.02x, proven". The compiler alone
+    was never tried.
+    """
+    result, events = studied(tmp_path, never_learns(fp16=fp16), budget_s=2000.0)
+    assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED
+    assert result.winner.config.get("compile") == "default" and result.winner.speedup.ratio >= GAINS["default"]
+    assert len(of(events, FinalsStarted)) == 1, "the error that is permitted isn't shared out to finals of less"
+    [note] = [note.text for note in of(events, Noted) if "the search" in note.text]
+    assert note == "what led the search is rejected: the search goes on without it"
+    scarce, events = studied(tmp_path / "scarce", never_learns(fp16=fp16), budget_s=205.0)
+    assert scarce.winner is not None and scarce.winner.config == Config(precision="fp16"), "there is no time for more"
+    assert scarce.winner.verdict is Verdict.IMPROVED and not [n for n in of(events, Noted) if "led" in n.text]
 
 
 def test_what_is_like_it_is_not_screened(tmp_path: Path) -> None:
