@@ -48,7 +48,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "seeds places preloading making",
         "recorder created_files counted data_source recurring instruments clock_limits",
         "turns precision rounds",
-        "clock devices rotation",
+        "clock devices rotation resting",
         "sources knobs facts metrics reported user_modules started rank_clock rank_rotation",
         "applied allocator",
         "feeds",

@@ -36,7 +36,8 @@ SCATTERED = 0.3
 class Machine(Recorder):
     """A loop, its workers and its clock; records go into ``blocks``.
 
-    ``ahead``: batches that each worker may have made; ``first_s``: what the loop does before it takes the first one.
+    ``ahead``: batches that each worker may have made, with that which it makes; ``first_s``: what the loop does before
+    it takes the first one.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Machine(Recorder):
         self.now = 0.0
         self.blocks: list[Block] = []
         self.random = random.Random(seed)
+        self._begins_as_taken = ahead == 1
         self._workers, self._sleeps, self._scatter, self._batch_s = workers, sleeps, scatter, batch_s
         self._asked, self._ready, self._ends = ahead * workers, 0, list[float]()
         for _ in range(workers):
@@ -97,6 +99,7 @@ class Machine(Recorder):
         clock.ready, clock.turns = self.ready, Beside(self) if by_turns else None
         if clock.turns is not None:
             clock.turns.at_work = float(self._workers) if self._sleeps else 0.0
+            clock.turns.begins_as_taken = self._begins_as_taken
         is_over = False
         while not is_over:
             clock.add_samples(1, self.fetch())
@@ -127,12 +130,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--ahead", type=int, default=2, help="batches that each worker may have made")
+    parser.add_argument("--ahead", type=int, default=2, help="batches that each worker may have made, 1 as in tf.data")
     parser.add_argument("--first", type=float, default=0.0, help="seconds before the loop takes the first of them")
     given = parser.parse_args()
     print("workers        batch     alone  wait  as counted        made        told")
     for sleeps, scatter, (workers, batch_s) in product((True, False), (0.0, SCATTERED), CASES):
-        alone = rate_of(Machine(workers, batch_s, scatter, sleeps=sleeps, seed=-1).train(120.0, by_turns=False))
+        by_itself = Machine(workers, batch_s, scatter, sleeps=sleeps, seed=-1, ahead=given.ahead)
+        alone = rate_of(by_itself.train(120.0, by_turns=False))
         runs = [
             Machine(
                 workers, batch_s, scatter, sleeps=sleeps, seed=seed, ahead=given.ahead, first_s=given.first

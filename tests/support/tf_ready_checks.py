@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tuner.child.tensorflow.data.ready import ReadyWatch, read
+from tuner.child.tensorflow.data.ready import ReadyWatch, model_of, read
 
 
 def soon(look: Any, wanted: object) -> None:
@@ -23,7 +23,7 @@ def soon(look: Any, wanted: object) -> None:
 def check_batches_and_samples_below_them_are_told() -> None:
     iterator = iter(tf.data.Dataset.range(1000).prefetch(40).batch(8).prefetch(5))
     next(iterator)
-    soon(lambda: (read(tf, iterator).batches, read(tf, iterator).samples), (5, 40))
+    soon(lambda: (read(model_of(tf, iterator)).batches, read(model_of(tf, iterator)).samples), (5, 40))
     watch = ReadyWatch(tf)
     watch.fetches_from(iterator)
     assert watch.samples(8) is None, "what came before it may have had another queue"
@@ -35,15 +35,15 @@ def check_batches_and_samples_below_them_are_told() -> None:
 def check_a_shuffles_buffer_is_no_stock() -> None:
     iterator = iter(tf.data.Dataset.range(1000).shuffle(100).batch(8).prefetch(5))
     next(iterator)
-    soon(lambda: read(tf, iterator).batches, 5)
-    assert read(tf, iterator).samples == 0
+    soon(lambda: read(model_of(tf, iterator)).batches, 5)
+    assert read(model_of(tf, iterator)).samples == 0
 
 
 def check_what_lies_below_a_filter_is_left_out() -> None:
     iterator = iter(tf.data.Dataset.range(1000).prefetch(40).filter(lambda x: x % 2 == 0).batch(8).prefetch(5))
     next(iterator)
-    soon(lambda: read(tf, iterator).batches, 5)
-    assert read(tf, iterator).samples == 0
+    soon(lambda: read(model_of(tf, iterator)).batches, 5)
+    assert read(model_of(tf, iterator)).samples == 0
 
 
 def check_the_rest_of_an_epoch_is_no_stock() -> None:
@@ -51,7 +51,7 @@ def check_the_rest_of_an_epoch_is_no_stock() -> None:
     for dataset in (known, unknown):
         iterator = iter(dataset.batch(8).prefetch(20))
         next(iterator)
-        soon(lambda looked=iterator: read(tf, looked).batches, 9)
+        soon(lambda looked=iterator: read(model_of(tf, looked)).batches, 9)
         watch = ReadyWatch(tf)
         watch.fetches_from(iterator)
         watch.samples(8)
@@ -67,7 +67,7 @@ def _looks_after(watch: ReadyWatch, iterator: Any, fetched: Sequence[int]) -> li
         for _ in range(number - before):
             next(iterator)
         before = number
-        soon(lambda: read(tf, iterator).batches, int(number < 10))
+        soon(lambda: read(model_of(tf, iterator)).batches, int(number < 10))
         told.append(watch.samples(8))
     return told
 
@@ -116,7 +116,7 @@ def check_a_queue_that_a_later_epoch_fills_anew_is_told_once_it_has_been_full() 
         watch.fetches_from(iterator)
         for _ in range(7):
             next(iterator)
-            soon(lambda: read(tf, iterator).batches, 5)
+            soon(lambda: read(model_of(tf, iterator)).batches, 5)
             told.append(watch.samples(8))
         return told
 
@@ -127,7 +127,7 @@ def check_a_queue_that_a_later_epoch_fills_anew_is_told_once_it_has_been_full() 
 def check_data_without_an_end_may_stand_still() -> None:
     iterator = iter(tf.data.Dataset.range(80).repeat().batch(8).prefetch(20))
     next(iterator)
-    soon(lambda: read(tf, iterator).batches, 20)
+    soon(lambda: read(model_of(tf, iterator)).batches, 20)
     watch = ReadyWatch(tf)
     watch.fetches_from(iterator)
     assert [watch.samples(8) for _ in range(3)] == [None, 160, 160]
@@ -142,3 +142,69 @@ def check_what_cannot_be_read_is_said() -> None:
     watch.fetches_from(iterator)
     assert watch.samples(8) is None and watch.is_unseen
     assert watch.capacity(8) == 0
+
+
+def _sleeping(calls: int, *, batch: int = 0) -> Any:
+    """An iterator whose elements take 0.1 s each, in calls that sleep at once; they are put together to batches."""
+
+    def load(number: int) -> Any:
+        time.sleep(0.1)
+        return number
+
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = calls
+    dataset = tf.data.Dataset.range(10**6).with_options(options)
+    mapped = dataset.map(lambda number: tf.numpy_function(load, [number], tf.int64), num_parallel_calls=calls)
+    return iter(mapped.batch(batch) if batch else mapped)
+
+
+def _at_work(iterator: Any, size: int, computing: float = 0.0) -> float:
+    """The samples that are made at once, in batches of that size, by ten looks of a loop that waits for each batch."""
+    watch, told = ReadyWatch(tf), 0.0
+    watch.fetches_from(iterator)
+    for _ in range(10):
+        for _ in range(4):
+            next(iterator)
+        watch.samples(size)
+        told = watch.at_work(size, computing)
+    return told
+
+
+def check_calls_that_sleep_are_at_work_at_once() -> None:
+    """Of ready-made batches each call makes one; where they are batched behind it, a sample."""
+    assert 0.6 * 4 * 16 < _at_work(_sleeping(4), 16) < 1.2 * 4 * 16
+    assert 0.6 * 8 < _at_work(_sleeping(8, batch=4), 4) < 1.2 * 8
+
+
+def check_what_is_interleaved_is_at_work_at_once() -> None:
+    def load(number: int) -> Any:
+        time.sleep(0.05)
+        return number
+
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 4
+    files = tf.data.Dataset.range(10**6).with_options(options).window(3)  # many of them end while it is looked at
+    read = files.interleave(
+        lambda file: file.map(lambda number: tf.numpy_function(load, [number], tf.int64)),
+        cycle_length=4, num_parallel_calls=4,
+    )  # fmt: skip
+    assert 0.5 * 4 * 16 < _at_work(iter(read), 16) < 1.5 * 4 * 16
+
+
+def check_what_computes_is_not_told_to_rest() -> None:
+    dataset = tf.data.Dataset.range(10**6).map(
+        lambda number: tf.reduce_sum(tf.linalg.matmul(*[tf.random.normal((700, 700))] * 2)), num_parallel_calls=2
+    )
+    assert _at_work(iter(dataset), 16) == 0.0
+
+
+def check_what_the_loop_makes_itself_is_not_at_work_beside_it() -> None:
+    def load(number: int) -> Any:
+        time.sleep(0.02)
+        return number
+
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False  # TensorFlow would read ahead by itself
+    dataset = tf.data.Dataset.range(1000).with_options(options)
+    dataset = dataset.map(lambda number: tf.numpy_function(load, [number], tf.int64))
+    assert _at_work(iter(dataset), 16) == 0.0

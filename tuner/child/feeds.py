@@ -37,6 +37,17 @@ class Feed(Protocol):
         """Samples that lie ready for the loop; None where that can't be seen."""
         return None
 
+    def at_work(self, computing: float) -> float:
+        """Samples that are being made at once by what rests meanwhile, as ``TurnGiver.at_work`` has it; asked once a
+        block. ``computing``: as ``OwnThreads.share`` takes it.
+        """
+        return 0.0
+
+    @property
+    def begins_as_taken(self) -> bool:
+        """As ``TurnGiver.begins_as_taken``."""
+        return False
+
     @property
     def capacity(self) -> int:
         """Batches that can lie ready."""

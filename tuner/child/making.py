@@ -26,6 +26,12 @@ class Making:
         if block.phase is Phase.WARMUP and not block.flagged:
             self._blocks.append(block)
 
+    @property
+    def wait_share(self) -> float:
+        """Of its time that the loop waits for its data; what an epoch begins with is no such wait."""
+        seconds = sum(block.seconds for block in self._blocks)
+        return sum(block.wait_s - block.start_s for block in self._blocks) / seconds if seconds > 0 else 0.0
+
     def batch_s(self, at_work: float) -> float:
         """Seconds from the beginning of a batch to its end, where so many samples are being made at once; 0 where the
         loop isn't held up by that, or nothing is known. What an epoch begins with is no wait for what is being made.
@@ -33,8 +39,7 @@ class Making:
         All that are at work are busy while the loop waits, so that it gets ``at_work`` samples in that time.
         """
         seconds, samples = sum(block.seconds for block in self._blocks), sum(block.samples for block in self._blocks)
-        waited_s = sum(block.wait_s - block.start_s for block in self._blocks)
-        return at_work * seconds / samples if samples > 0 and waited_s > WAITS * seconds else 0.0
+        return at_work * seconds / samples if samples > 0 and self.wait_share > WAITS else 0.0
 
     def stock_lasts_s(self) -> float:
         """Seconds until what lies ready is used up, if it goes on as in the newest blocks; infinite where it doesn't.

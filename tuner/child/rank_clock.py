@@ -53,6 +53,20 @@ class RankTurns(TurnGiver):
         """As ``TurnGiver.measured``."""
         self._given.measured(block)
 
+    @property
+    def begins_as_taken(self) -> bool:
+        """As ``TurnGiver.begins_as_taken``."""
+        return self._given.begins_as_taken
+
+    @begins_as_taken.setter
+    def begins_as_taken(self, value: bool) -> None:
+        self._given.begins_as_taken = value
+
+    @property
+    def wait_share(self) -> float:
+        """As ``TurnGiver.wait_share``."""
+        return self._given.wait_share
+
     def drains(self, warmed_up_s: float) -> bool:
         """As ``TurnGiver.drains``."""
         return self._given.drains(warmed_up_s)

@@ -53,6 +53,8 @@ class TurnGiver(Protocol):
     at_work: float = 0.0
     """Samples that are being made at once beside the loop by what rests meanwhile, as for requests that come back while
     a trial is held: a batch of each worker; 0 where there is none, or nobody can tell."""
+    begins_as_taken: bool = False
+    """Whether those begin another batch only once the loop has taken one: what came back is used up first."""
 
     def wait(self, *, enough: bool, whole: bool) -> float:
         """Ends the turn and waits for the next one; how long that was, in seconds. See ``TurnEnd``."""
@@ -61,6 +63,11 @@ class TurnGiver(Protocol):
     def measured(self, block: Block) -> None:
         """A block ended, of whatever phase."""
         return
+
+    @property
+    def wait_share(self) -> float:
+        """In which share of its time the loop waited for its data, in the newest blocks of the warm-up."""
+        return 0.0
 
     def drains(self, warmed_up_s: float) -> bool:
         """Whether the loop lives on what lay ready before, after a warm-up of so many seconds, but not for long."""
@@ -124,6 +131,11 @@ class Turns(TurnGiver):
         """As ``TurnGiver.measured``."""
         self._making.add(block)
 
+    @property
+    def wait_share(self) -> float:
+        """As ``TurnGiver.wait_share``."""
+        return self._making.wait_share
+
     def drains(self, warmed_up_s: float) -> bool:
         """As ``TurnGiver.drains``."""
         return self.at_work > 0 and warmed_up_s + self._making.stock_lasts_s() <= DRAIN_S
@@ -132,7 +144,9 @@ class Turns(TurnGiver):
         """As ``TurnGiver.lead_in_s``; longer by up to what a batch takes, where the loop waits for those that make it.
 
         While a trial is held its workers' requests come back, so that all begin their next ones at once when it goes
-        on. What they make in a turn then depends on when that begins to be measured: at any moment of theirs alike.
+        on. What they make in a turn then depends on when that begins to be measured: at any moment of theirs alike. It
+        is longer by what the loop takes to use up what came back, where no others are begun before.
         """
         self._phase = (self._phase + GOLDEN) % 1
-        return super().lead_in_s(stock=stock, short=short) + self._phase * self.made_s
+        used_up = 1 - self.wait_share if self.begins_as_taken else 0.0
+        return super().lead_in_s(stock=stock, short=short) + (self._phase + used_up) * self.made_s

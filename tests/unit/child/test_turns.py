@@ -215,7 +215,8 @@ def test_what_comes_back_as_often_as_turns_does_has_its_share_of_them(epoch_s: f
 
 def told(workers: int, batch_s: float, scatter: float, **first: Any) -> float:
     """To what is right: of such a loop, whose workers sleep for each batch."""
-    alone = held.rate_of(held.Machine(workers, batch_s, scatter, sleeps=True, seed=-1).train(120.0, by_turns=False))
+    by_itself = held.Machine(workers, batch_s, scatter, sleeps=True, seed=-1, ahead=first.get("ahead", 2))
+    alone = held.rate_of(by_itself.train(120.0, by_turns=False))
     machines = [held.Machine(workers, batch_s, scatter, sleeps=True, seed=seed, **first) for seed in range(24)]
     return fmean(held.told_by_turns(machine, 5.0) for machine in machines) / alone
 
@@ -229,6 +230,14 @@ def test_a_loop_that_waits_for_requests_is_told_its_rate_however_long_they_take(
     more came within a turn, and the loop lived on what had come.
     """
     assert told(workers, batch_s, scatter) == pytest.approx(1, abs=0.15)
+
+
+@pytest.mark.parametrize(("workers", "batch_s"), [(8, 0.4), (8, 0.5), (16, 1.0)])
+def test_what_begins_another_as_the_loop_takes_one_is_told_its_rate_as_well(workers: int, batch_s: float) -> None:
+    """A map of tf.data has no more calls under way than results that lie ready leave room for: what came back while it
+    was held was used up first, one by one, in what was measured. 0.85 and 0.92 were told of the longest two.
+    """
+    assert told(workers, batch_s, 0.0, ahead=1) == pytest.approx(1, abs=0.06)
 
 
 @pytest.mark.parametrize(("workers", "batch_s", "ahead"), [(8, 0.5, 8), (4, 0.2, 8), (8, 0.4, 2)])

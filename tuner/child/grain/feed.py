@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from ..applied import Effect
 from ..feeds import Feed
 from ..records import LoaderUse
+from ..resting import RESTS, THREADS_REST, OwnThreads, Rest
 from ..sources import TrainingSources
-from . import KNOBS, NAME, PUT_AHEAD
+from . import KNOBS, NAME, PUT_AHEAD, workers
 from .places import GrainSource
 from .watch import GrainWatch, ready
 
@@ -25,6 +26,7 @@ class GrainFeed(Feed):
     def __init__(self, watch: GrainWatch) -> None:
         self.session = watch.session
         self.watch = watch
+        self._rest, self._threads = Rest(), OwnThreads()
 
     @property
     def sources(self) -> TrainingSources[GrainSource]:
@@ -38,6 +40,29 @@ class GrainFeed(Feed):
         if primary is None or primary.pipeline is None or iterator is None:
             return None
         return ready(iterator, primary.pipeline, primary.usual_size)
+
+    def at_work(self, computing: float) -> float:
+        """What its workers, or threads of this process, make or read at once, where they rest."""
+        primary = self.sources.primary
+        iterator = primary.newest() if primary is not None else None
+        if primary is None or primary.pipeline is None or iterator is None:
+            return 0.0
+        live, shape, size = primary.live, primary.pipeline, max(1, primary.usual_size)
+        count, threads = int(live.get("num_workers") or 0), int(live.get("read_threads") or 0)
+        reads = min(threads, int(live.get("read_buffer") or 0)) * (1 if shape.reads_singles else size)
+        if count:
+            share = self._rest.share(workers.pids(iterator))
+            return float(count * max(reads, size)) if share > RESTS else 0.0
+        # One thread makes what is put ahead, of what it reads itself where no others do.
+        made = reads or (size if live.get(PUT_AHEAD) else 0)
+        share = self._threads.share(max(1, reads and threads), computing) if made else 0.0
+        return float(made) if share > THREADS_REST else 0.0
+
+    @property
+    def begins_as_taken(self) -> bool:
+        """What is read and what lies ready are as many together as the buffer holds."""
+        live = self.sources.primary.live if self.sources.primary is not None else {}
+        return int(live.get("read_buffer") or 0) < 2 * int(live.get("read_threads") or 0)
 
     @property
     def capacity(self) -> int:

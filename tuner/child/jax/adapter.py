@@ -9,6 +9,7 @@ from types import ModuleType
 from .. import allocator
 from ..adapter import Adapter, Library
 from ..applied import Effect
+from ..resting import tell_at_work
 from ..session import Session
 from ..watch import Watch
 from . import FRAMEWORK
@@ -127,7 +128,11 @@ class JaxAdapter(Adapter):
     def on_block(self) -> None:
         """Reads the loss."""
         feeding = self.session.feeds.feeding
-        self.session.clock.min_window_steps = 3 * feeding.capacity if feeding is not None else 0
+        clock, asynchronous = self.session.clock, self.session.device.asynchronous
+        clock.min_window_steps = 3 * feeding.capacity if feeding is not None else 0
+        if feeding is not None:
+            as_taken = feeding.begins_as_taken
+            tell_at_work(clock.turns, feeding.at_work, asynchronous=asynchronous, as_taken=as_taken)
         if self.steps is None or not self.session.uses(Watch.LOSSES):
             return
         loss = self.steps.take_loss()

@@ -10,6 +10,7 @@ from types import ModuleType
 
 from ..adapter import Adapter, Library
 from ..feeds import FED
+from ..resting import tell_at_work
 from ..session import Session
 from ..tensorflow import FRAMEWORK, files
 from ..tensorflow.seeds import seed
@@ -106,6 +107,19 @@ class KerasAdapter(Adapter):
             return watches.fits.steps.queues.samples(self._size)
         return watches.loops.iterations.ready_samples() if watches.loops is not None else None
 
+    def _at_work(self, computing: float) -> float:
+        """As ``Feed.at_work``, of what feeds ``Model.fit`` or a loop."""
+        fits, loops = self.watches.fits, self.watches.loops
+        if fits is not None and fits.call is not None:
+            return fits.steps.queues.at_work(self._size, computing)
+        return loops.iterations.pipeline.at_work(self._size, computing) if loops is not None else 0.0
+
+    @property
+    def _is_of_tf_data(self) -> bool:
+        """Whether what feeds it is no PyDataset: see ``DatasetFeed.begins_as_taken``."""
+        fits = self.watches.fits
+        return fits is None or fits.call is None or fits.steps.queues.pydataset is None
+
     @property
     def _size(self) -> int:
         """Samples in the largest batch of ``Model.fit``, in most batches of a loop; 0 where none were seen."""
@@ -166,7 +180,9 @@ class KerasAdapter(Adapter):
 
     def on_block(self) -> None:
         """Reads the losses."""
-        self.session.clock.min_window_steps = math.ceil(3 * self._capacity * self._steps_a_batch)
+        clock, asynchronous = self.session.clock, self.session.device.asynchronous
+        clock.min_window_steps = math.ceil(3 * self._capacity * self._steps_a_batch)
+        tell_at_work(clock.turns, self._at_work, asynchronous=asynchronous, as_taken=self._is_of_tf_data)
         if self.watches.backend == "torch" and are_ahead(self.session.clock.turns):
             self.session.device.torch_note_overhead(sys.modules["torch"], self.session.request.used_device_bytes)
         progress, self._loss_at = self._loss_at, self.session.clock.progress

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 import weakref
 from collections.abc import Callable
 from queue import Queue
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..patches import patch
+from ..resting import RESTS, THREADS_REST, OwnThreads, Rest
 from ..tensorflow.data.ready import ReadyWatch
 from ..tensorflow.types import DatasetIterator
 from .types import Enqueuer
@@ -29,6 +31,7 @@ class FitQueues:
         self._enqueuer: Callable[[], Enqueuer | None] = lambda: None
         self._is_new = False
         self._left_over = 0
+        self._rest, self._threads = Rest(), OwnThreads()
 
     def install(self) -> None:
         """Patches the beginning of each iteration in which workers prepare a PyDataset's batches."""
@@ -59,6 +62,18 @@ class FitQueues:
         self._left_over = max(self._left_over, _left_over(enqueuer))
         ready = _ready_batches(enqueuer)
         return None if ready is None or is_new else float(ready * batch_size)
+
+    def at_work(self, batch_size: int, computing: float) -> float:
+        """Samples that are being made at once by what rests; see ``Feed.at_work``."""
+        enqueuer = self._enqueuer()
+        if enqueuer is None or enqueuer.py_dataset is not self.pydataset:
+            return self.pipeline.at_work(batch_size, computing) if self.pipeline is not None else 0.0
+        data: Any = enqueuer.py_dataset
+        if data.use_multiprocessing:
+            rests = self._rest.share(each.pid for each in multiprocessing.active_children()) > RESTS
+        else:
+            rests = self._threads.share(data.workers, computing) > THREADS_REST
+        return float(data.workers * batch_size) if rests else 0.0
 
     @property
     def is_unseen(self) -> bool:

@@ -38,6 +38,15 @@ class DatasetFeed(Feed):
         """What was made of the data, and wasn't fetched; not asked in a screen, where nothing is timed."""
         return None if self.session.request.window.until_samples else self.iterations.ready_samples()
 
+    def at_work(self, computing: float) -> float:
+        """What its threads make at once, where they rest."""
+        return self.iterations.pipeline.at_work(self.iterations.size, computing)
+
+    @property
+    def begins_as_taken(self) -> bool:
+        """What is made and what lies ready are as many together as calls run in parallel."""
+        return True
+
     @property
     def capacity(self) -> int:
         """Batches that can lie ready."""

@@ -268,11 +268,13 @@ class ModelParameter(Protocol):
 
 
 class ModelNode(Protocol):
-    """A node of the plan that tf.data executes."""
+    """A node of the plan that tf.data executes; ``processing_time``: of all its elements so far, in nanoseconds."""
 
     name: str
+    node_class: int
     num_elements: int
     buffered_elements: int
+    processing_time: int
     inputs: Sequence[int]
     parameters: Sequence[ModelParameter]
 

@@ -8,6 +8,7 @@ from functools import partial
 from types import ModuleType
 
 from ..adapter import Adapter, Library
+from ..resting import tell_at_work
 from ..session import Session
 from ..turns import are_ahead
 from ..watch import Watch
@@ -15,7 +16,6 @@ from . import applied, attention, compiler, trackers, trainers, xla
 from .evidence import Observation
 from .feed import LoaderFeed
 from .files import divert_torch
-from .loader_workers import RESTS, Rest
 from .modules import ROUNDINGS
 from .seeds import seed
 from .switch import TorchSwitcher
@@ -28,14 +28,14 @@ Installer = Callable[[Session, ModuleType], None]
 
 
 class TorchAdapter(Adapter):
-    """One trial's instrumentation; ``watches`` are made when PyTorch is imported."""
+    """One trial's instrumentation; ``watches`` and ``loaders`` are made when PyTorch is imported."""
 
     framework = FRAMEWORK
     watches: TorchWatches
+    loaders: LoaderFeed
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self._rest = Rest()
 
     @property
     def libraries(self) -> Mapping[str, Library]:
@@ -68,7 +68,8 @@ class TorchAdapter(Adapter):
         self.watches = TorchWatches(self.session, torch)
         self._set(torch)
         self.watches.install()
-        self.session.feeds.add(LoaderFeed(self.watches))
+        self.loaders = LoaderFeed(self.watches)
+        self.session.feeds.add(self.loaders)
         applied.watch(self.watches)
 
     def _feed(self, torch: ModuleType) -> None:
@@ -138,11 +139,9 @@ class TorchAdapter(Adapter):
 
     def on_block(self) -> None:
         """Reads what makes the device wait: a scaler's skipped steps, the loss."""
-        primary, turns = self.watches.loaders.sources.primary, self.session.clock.turns
+        turns = self.session.clock.turns
         self.session.clock.min_window_steps = 3 * self._capacity
-        if turns is not None and primary is not None and are_ahead(turns):
-            rests = self._rest.share(primary.newest()) > RESTS
-            turns.at_work = float(primary.at_work) if rests else 0.0
+        tell_at_work(turns, self.loaders.at_work, asynchronous=self.session.device.asynchronous)
         self.watches.steps.scalers.settle()
         self.watches.xla.block_ended()
         self.watches.ranks.block_ended()

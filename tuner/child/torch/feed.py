@@ -6,10 +6,12 @@ from collections.abc import Mapping
 
 from ..applied import Effect
 from ..feeds import Feed
+from ..resting import RESTS, Rest
 from ..sources import TrainingSources
 from .applied import AppliedKnobs
 from .loader_facts import LoaderFacts
 from .loader_places import Loader
+from .loader_workers import workers_of
 from .starting import WORKERS, forks
 from .watches import TorchWatches
 
@@ -30,6 +32,7 @@ class LoaderFeed(Feed):
         self.torch = watches.torch
         self.watches = watches
         self.loaders = watches.loaders
+        self._rest = Rest()
 
     @property
     def sources(self) -> TrainingSources[Loader]:
@@ -39,6 +42,14 @@ class LoaderFeed(Feed):
     def ready(self) -> float | None:
         """What its workers have made and the loop hasn't fetched."""
         return self.loaders.ready_samples()
+
+    def at_work(self, computing: float) -> float:
+        """A batch of each worker, where they rest."""
+        primary = self.sources.primary
+        if primary is None:
+            return 0.0
+        share = self._rest.share(worker.pid for worker in workers_of(primary.newest()))
+        return float(primary.at_work) if share > RESTS else 0.0
 
     @property
     def capacity(self) -> int:

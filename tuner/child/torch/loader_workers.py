@@ -1,4 +1,4 @@
-"""The worker processes of a DataLoader: stopped and continued with what they started, how they rest, their memory."""
+"""The worker processes of a DataLoader: stopped and continued with what they started, their memory."""
 
 from __future__ import annotations
 
@@ -14,38 +14,6 @@ from typing import Any
 def workers_of(iterator: object) -> list[Any]:
     """Its processes; none where it makes its batches itself."""
     return list(getattr(iterator, "_workers", None) or [])
-
-
-RESTS = 0.25
-"""Workers wait for a storage or a network where they rest for so much of their time: what these give comes back while
-they are held."""
-
-
-class Rest:
-    """How long workers rest: they neither compute nor wait for a core."""
-
-    def __init__(self) -> None:
-        self._first: dict[int, tuple[float, float]] = {}
-        self._seen: dict[int, tuple[float, float]] = {}
-        """Of each worker the seconds since it was first looked at, and those of them that it ran."""
-
-    def share(self, iterator: object) -> float:
-        """Of their time since each of them was first looked at, with those of earlier epochs, which tell of an epoch's
-        that has just begun; 1 where that can't be known.
-        """
-        for worker in workers_of(iterator):
-            with suppress(OSError, ValueError):
-                now, ran_s = time.monotonic(), _ran_s(worker.pid)
-                since, before_s = self._first.setdefault(worker.pid, (now, ran_s))
-                self._seen[worker.pid] = now - since, ran_s - before_s
-        seconds, ran_s = (sum(each) for each in zip((0.0, 0.0), *self._seen.values(), strict=True))
-        return 1 - ran_s / seconds if seconds > 0 else 1.0
-
-
-def _ran_s(pid: int) -> float:
-    """Seconds that the process, by its first thread, has had a core or waited for one. Raises ``OSError``."""
-    had_ns, waited_ns, *_ = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()
-    return (int(had_ns) + int(waited_ns)) / 1e9
 
 
 Lock = tuple[int, str]

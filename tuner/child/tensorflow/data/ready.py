@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from ..types import DatasetIterator, ModelNode, ModelProto
+from .at_work import BATCHING, AtWork
 
-_BATCHING = ("BatchV2", "ParallelBatch", "PaddedBatchV2", "MapAndBatch")
 # Each element above is one below. A filter, an interleave, a zip or a window isn't so: what lies there isn't counted.
 _ONE_TO_ONE = (
     "Root", "Prefetch", "Map", "ParallelMapV2", "MapAndBatch", "Shuffle", "ShuffleAndRepeat", "ForeverRepeat",
@@ -35,9 +35,14 @@ class Stock:
     most_samples: float
 
 
-def read(tf: ModuleType, iterator: DatasetIterator) -> Stock:
+def model_of(tf: ModuleType, iterator: DatasetIterator) -> ModelProto:
     """Of an eager iterator. Raises what TensorFlow raises where it keeps no model: a distributed one, no autotuning."""
     model: ModelProto = tf.data.experimental.get_model_proto(iterator)
+    return model
+
+
+def read(model: ModelProto) -> Stock:
+    """What lies ready by it."""
     fetched, ready, most, batched = 0, [0, 0], [0.0, 0.0], 0
     for node in _in_a_row(model):
         unit = min(batched, 1)
@@ -45,7 +50,7 @@ def read(tf: ModuleType, iterator: DatasetIterator) -> Stock:
         if node.name not in _KEPT_FULL:
             ready[unit] += int(node.buffered_elements)
             most[unit] += sum(_bound(node))
-        batched += node.name in _BATCHING
+        batched += node.name in BATCHING
     return Stock(fetched, ready[0], ready[1], most[0], most[1])
 
 
@@ -54,8 +59,8 @@ def _in_a_row(model: ModelProto) -> Iterator[ModelNode]:
     key, batchers = model.output, 0
     while True:
         node = model.nodes[key]
-        batchers += node.name in _BATCHING
-        if batchers > 1 or node.name not in (*_ONE_TO_ONE, *_BATCHING):
+        batchers += node.name in BATCHING
+        if batchers > 1 or node.name not in (*_ONE_TO_ONE, *BATCHING):
             return
         yield node
         if len(node.inputs) != 1:
@@ -88,7 +93,9 @@ class ReadyWatch:
         self._made = self._fetched = -1
         self._cardinality = -1
         self._stock: Stock | None = None
+        self._model: ModelProto | None = None
         self._dataset: Callable[[], object] = lambda: None
+        self._at_work = AtWork()
         # Of data whose end comes as a surprise: where earlier iterations were seen last, at most.
         self._seen_until: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
         self._seen_lately: deque[int] = deque(maxlen=_REMEMBERED)
@@ -104,6 +111,7 @@ class ReadyWatch:
         self._seen_lately.append(max(0, self._fetched))
         self._is_new, self._is_later, self._has_begun = True, self._has_begun, True
         self._made = self._fetched = self._cardinality = -1
+        self._at_work.begins_anew()
         self._dataset = lambda: None
         dataset = getattr(iterator, "_dataset", None)
         try:
@@ -149,12 +157,17 @@ class ReadyWatch:
             return 0
         return math.ceil(stock.most_batches + stock.most_samples / max(1, batch_size))
 
+    def at_work(self, batch_size: int, computing: float) -> float:
+        """As ``Feed.at_work``, in batches of that size, as of the last look at what lies ready; 0 without one."""
+        return self._at_work.samples(self._model, batch_size, computing) if self._model is not None else 0.0
+
     def _look(self) -> Stock | None:
         iterator = self._iterator()
-        self._stock = None
+        self._stock = self._model = None
         if iterator is not None and not self.is_unseen:
             try:
-                self._stock = read(self._tf, iterator)
+                self._model = model_of(self._tf, iterator)
+                self._stock = read(self._model)
                 self.was_seen = True
             except Exception:
                 self.is_unseen = True  # nor would it be another time
