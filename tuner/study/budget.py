@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tuner.analysis.accuracy import SEEDS
-from tuner.analysis.gain import BaselineTrack
+from tuner.analysis.gain import WORTH_HAVING, BaselineTrack
 from tuner.analysis.larger_batches import USUAL_NOISE, likely_efficiency
 from tuner.analysis.turns import TOLD_TO, noise_within, rounds_to_tell
 from tuner.formatting import config_text
@@ -44,6 +44,8 @@ ADDED_ROUNDS = 1.5
 """Undecided finals are given so many times the rounds that they were planned with."""
 FEWEST_BEFORE_LONG = 2
 """Trials, the baseline among them: a user who lets a study turn a compiler only has it tried."""
+LONGER_THAN_FORESEEN = 1.1
+"""So many times what three rounds are foreseen to take is kept: where they take a little longer nothing is proven."""
 HOPE = 0.75
 """With that share left of what a proof is foreseen to take it is tried by turns, where no other candidate's is sure to
 fit: nothing else would use the time, and what is foreseen before a first round was run is rather too long."""
@@ -204,15 +206,15 @@ class StudyTime:
     def reserved_s(self) -> float:
         """Kept for the proof: of the best trial so far, else of one that is worth nearly as much, else of a later one.
 
-        A proof of a large gain that may just come off is begun at once: all that is left is kept. Where no proof fits
-        into what is left, the search may have it all.
+        For a large gain whose proof may just come off all that is left is kept; where none fits, the search has it.
         """
         larger_s, chosen = self._larger_proof_s(), self._to_prove()
         if chosen is not None:
             proof_s = chosen[1]
-            both_s = proof_s + larger_s
-            may_have_both = both_s <= self._share_to_tell() * (self.budget.seconds or math.inf)
-            return self.budget.reserved_s(both_s if may_have_both and self.fits(both_s) else proof_s, found=True)
+            most_s, both_s = self._share_to_tell() * (self.budget.seconds or math.inf), proof_s + larger_s
+            kept_s = both_s if both_s <= most_s and self.fits(both_s) else proof_s
+            kept_s = max(kept_s, LONGER_THAN_FORESEEN * self.proof_s(chosen[0].config))
+            return self.budget.reserved_s(kept_s, found=True)
         if larger_s and self.fits(larger_s):
             return self.budget.reserved_s(larger_s, found=True)
         proof_s = self.unfound_proof_s()
@@ -227,7 +229,7 @@ class StudyTime:
         """The trial whose proof time is kept for, and how much; None where there is nothing that could be proven.
 
         That is the best, else the fastest of those that are worth as much as a doubtful proof of the best and whose
-        proof is sure to fit, else the best where its gain is large and its proof may fit.
+        proof is sure to fit, else the best where its gain is large and its proof may fit, else any whose proof fits.
         """
         best = self._best
         gain = self._gain(best)
@@ -236,9 +238,12 @@ class StudyTime:
         for trial in (best, *self._worth_as_much(gain)):
             if self.fits(proof_s := self._planned_proof_s(trial.config)):
                 return trial, proof_s
-        screens_s = self._screens_s(best.config)
+        screens_s, left_s = self._screens_s(best.config), self.left_s
         may_fit = self.may_fit(self.proof_s(best.config) - screens_s, screens_s, of=[BASELINE, best.config])
-        return (best, self.left_s) if gain >= LARGE and may_fit and self.left_s is not None else None
+        if gain >= LARGE and may_fit and left_s is not None:
+            return best, left_s
+        lesser = ((trial, self._planned_proof_s(trial.config)) for trial in self._worth_as_much(WORTH_HAVING**2))
+        return next((each for each in lesser if self.fits(each[1])), None)
 
     def _planned_proof_s(self, config: Config) -> float:
         """What a proof of the config takes, with as many rounds as time may be kept for.
@@ -391,6 +396,5 @@ def keeping_batch(trials: Sequence[Trial], space: ResolvedSpace | None) -> list[
 
 def larger_step(config: Config, space: ResolvedSpace | None) -> int:
     """The samples of a step of a config with a larger effective batch; 0 of others."""
-    if space is None or not space.is_larger(config):
-        return 0
-    return samples_per_step({**space.knowledge.as_written, **config})
+    is_larger = space is not None and space.is_larger(config)
+    return samples_per_step({**space.knowledge.as_written, **config}) if space is not None and is_larger else 0

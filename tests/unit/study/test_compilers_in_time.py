@@ -65,7 +65,7 @@ def notes_of_time(events: list[Event]) -> list[str]:
 
 def test_the_search_goes_on_with_what_there_is_time_for(tmp_path: Path) -> None:
     """It ended before its second trial, with the time for two of ten seconds."""
-    result, events, configs = study(tmp_path, InOrder(TWO, COMPILED, MOST_COMPILED, FOUR, FAST), 115.0)
+    result, events, configs = study(tmp_path, InOrder(TWO, COMPILED, MOST_COMPILED, FOUR, FAST), 120.0)
     assert configs == [TWO, FOUR, FAST]
     told = "no time for a trial of compile=default, and the search goes on with what takes less"
     assert notes_of_time(events) == [told], "once"

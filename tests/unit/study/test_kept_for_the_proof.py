@@ -10,7 +10,7 @@ from support import turning, worlds
 
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.events import FinalsStarted
-from tuner.model import BASELINE, Config, Outcome, Phase, Trial
+from tuner.model import BASELINE, Config, Outcome, Phase, Trial, Verdict
 from tuner.study.budget import HOPE, Budget, StudyTime
 
 TIER_1, TIER_2 = Config(workers=2), Config(precision="bf16")
@@ -45,6 +45,19 @@ def test_a_proof_of_a_large_gain_that_may_just_come_off_is_begun_at_once() -> No
     late = found(least_s - 1.0, {TIER_2: 1.5})
     assert late.reserved_s() < proof_s and not late.search_is_over(), "none comes off any more"
     assert not late.proof_is_worth_more(1.001), "so no trial is worth less than it"
+
+
+def test_finals_that_take_a_little_longer_than_foreseen_have_the_time_of_a_search_trial(tmp_path: Path) -> None:
+    """Of 320 s 145 were left for what was foreseen to take 141: one round was run, a second and third didn't fit any
+    more, and 95 s were left over. A study of 320 s ended unproven, and of 300 and 340 s didn't.
+    """
+    for budget_s in (300.0, 320.0, 340.0):
+        result, _ = turning.studied(
+            tmp_path / str(budget_s), lambda config: 1.5 if config.get("precision") == "bf16" else 1.0,
+            seconds_of=lambda request: 25.0, budget_s=budget_s, trials=30,
+            accuracy=AccuracyLimits(max_loss_increase=None), selection=("workers", "precision", "layout", "compile"),
+        )  # fmt: skip
+        assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED, budget_s
 
 
 def test_for_next_to_no_gain_the_search_is_not_ended() -> None:
@@ -83,9 +96,11 @@ def test_what_is_recorded_of_a_proof_is_not_kept_time_for_again() -> None:
     assert begun.proof_s(TIER_2) == begun.finals_s(TIER_2, 1)
 
 
-@pytest.mark.parametrize(("gain", "is_kept"), [(1.3, True), (1.1, False)])
+@pytest.mark.parametrize(("gain", "is_kept"), [(1.3, True), (1.1, True), (1.005, False)])
 def test_time_is_kept_for_what_is_worth_nearly_as_much_where_the_best_has_none(gain: float, is_kept: bool) -> None:
-    """The square of 1.3 is more than 1.5, that of 1.1 isn't: then another trial is worth more."""
+    """The time for a proof of the best won't come back, and what isn't proven is no gain: of 1.65x and 1.1x a study of
+    seven minutes proved neither, since its search went on.
+    """
     gains = {TIER_2: 1.5, TIER_1: gain}
     finals_s, proof_s = (found(300.0, gains).proof_s(config) for config in (TIER_1, TIER_2))
     left_s = 0.9 * HOPE * proof_s
