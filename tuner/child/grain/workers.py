@@ -226,12 +226,6 @@ def processes(iterator: Any) -> list[Any]:
     return [each for each in nodes(iterator) if type(each).__name__ == "ProcessPrefetchDatasetIterator"]
 
 
-def pids(iterator: Any) -> list[int | None]:
-    """Of the workers that were started."""
-    found = (each._prefetch_process for each in processes(iterator))
-    return [process.pid for process in found if process is not None]
-
-
 def nodes(iterator: Any) -> list[Any]:
     """Grain's iterators of a pipeline, as far as they are in this process."""
     found, waiting = list[Any](), [iterator]

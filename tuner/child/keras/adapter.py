@@ -115,10 +115,10 @@ class KerasAdapter(Adapter):
         return loops.iterations.pipeline.at_work(self._size, computing) if loops is not None else 0.0
 
     @property
-    def _is_of_tf_data(self) -> bool:
-        """Whether what feeds it is no PyDataset: see ``DatasetFeed.begins_as_taken``."""
+    def _begins_as_taken(self) -> bool:
+        """As ``Feed.begins_as_taken``; a loop of TensorFlow's is fed by tf.data."""
         fits = self.watches.fits
-        return fits is None or fits.call is None or fits.steps.queues.pydataset is None
+        return fits is None or fits.call is None or fits.steps.queues.begins_as_taken
 
     @property
     def _size(self) -> int:
@@ -182,7 +182,7 @@ class KerasAdapter(Adapter):
         """Reads the losses."""
         clock, asynchronous = self.session.clock, self.session.device.asynchronous
         clock.min_window_steps = math.ceil(3 * self._capacity * self._steps_a_batch)
-        tell_at_work(clock.turns, self._at_work, asynchronous=asynchronous, as_taken=self._is_of_tf_data)
+        tell_at_work(clock.turns, self._at_work, asynchronous=asynchronous, as_taken=self._begins_as_taken)
         if self.watches.backend == "torch" and are_ahead(self.session.clock.turns):
             self.session.device.torch_note_overhead(sys.modules["torch"], self.session.request.used_device_bytes)
         progress, self._loss_at = self._loss_at, self.session.clock.progress

@@ -76,6 +76,14 @@ class FitQueues:
         return float(data.workers * batch_size) if rests else 0.0
 
     @property
+    def begins_as_taken(self) -> bool:
+        """As ``TurnGiver.begins_as_taken``: what is made and what lies ready are as many together as the queue holds,
+        or as calls of tf.data run in parallel.
+        """
+        data: Any = self.pydataset
+        return data is None or data.max_queue_size < 2 * data.workers
+
+    @property
     def is_unseen(self) -> bool:
         """Whether nothing shows what lies ready in the pipeline of a dataset."""
         return self.pipeline is None or self.pipeline.is_unseen
