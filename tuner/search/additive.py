@@ -22,9 +22,10 @@ from tuner.search.feasibility import UNLIKELY, Feasibility
 from tuner.search.gain_model import GainModel, expected_excess
 from tuner.search.history import History, Proposal
 from tuner.search.leaner import Leaner
+from tuner.search.parts_model import PartsModel
 from tuner.search.seconds import TrialSeconds
 from tuner.search.tried import Bools, Floats, Indices
-from tuner.search.waiting import costly_wait, data_costs_time, saved_share, sees_wait
+from tuner.search.waiting import WAITING, costly_wait, data_costs_time, saved_share, sees_wait
 
 SHORTLIST = 48
 """So many of the candidates that promise most are looked at closely."""
@@ -65,6 +66,9 @@ class _Search:
         self._chance = chance
         self._draws = draws
         self._model = model
+        self._parts = PartsModel(
+            model, history.tried, history.space.cores if history.on_host else None, are_told=history.objective.is_rate
+        )
         self._best = float(self._model.of_tried().max())
         self._likely = Feasibility(history)
         self._seconds = TrialSeconds(history)
@@ -73,16 +77,17 @@ class _Search:
     def proposal(self) -> Proposal | None:
         """By shortlists, the most promising one first, until one holds a config that isn't ruled out.
 
-        What can't show a gain beside what holds the loop up, near-twins of the best trial, and what hardly works, come
-        last. But where nothing else is expected to gain, what does for all that memory may not suffice comes first: a
-        forecast of memory is no trial.
+        What can't show a gain beside what holds the loop up, what is unlikely to help, near-twins of the best trial,
+        and what hardly works, come last. But where nothing else is expected to gain, what does for all that memory may
+        not suffice comes first: a forecast of memory is no trial.
         """
         indices = candidates(self._history, self._chance)
-        mean, deviation = self._model.predict(indices)
+        mean, deviation = self._parts.predict(indices)
         most, likely = self._most(indices), self._likely.of(indices)
         order = np.argsort(-np.minimum(mean + DARING * deviation, most), kind="stable")
         fails, shows_nothing = likely < UNLIKELY, most <= self._best
-        kinds = (~shows_nothing & ~self._is_behind(indices), ~shows_nothing, shows_nothing)
+        last = self._is_behind(indices) | self._is_unlikely(indices)
+        kinds = (~shows_nothing & ~last, ~shows_nothing, shows_nothing)
         found = self._first_of([indices[order[(~fails & kind)[order]]] for kind in kinds])
         if _is_worth_it(found):
             return found
@@ -152,9 +157,9 @@ class _Search:
         configs, rows = list(shortlist), np.array(list(shortlist.values()), dtype=np.int64)
         likely = self._likely.of(rows)
         room = np.maximum(self._most(rows) - self._best, 0.0)
-        drawn = np.maximum(self._model.draw(rows, self._draws, self._chance) - self._best, 0.0)
+        drawn = np.maximum(self._parts.draw(rows, self._draws, self._chance) - self._best, 0.0)
         excess = np.minimum(drawn, room).mean(axis=0)
-        mean, deviation = self._model.predict(rows)
+        mean, deviation = self._parts.predict(rows)
         expected = np.minimum(expected_excess(mean, deviation, self._best), room) * likely
         seconds = self._seconds.of(rows)
         open_to_it = self._first_allowed(configs, np.argsort(-expected, kind="stable"))
@@ -172,7 +177,7 @@ class _Search:
         best = self._history.promising
         assert best is not None
         own, place = math.log(self._history.expected(best) or 1.0), self._history.indices_of(best)
-        mean, deviation = self._model.predict(row[None, :])
+        mean, deviation = self._parts.predict(row[None, :])
         apart = float(deviation[0]) if place is None else self._model.difference(np.array([row, place]))[1]
         return float(mean[0]) - own, apart
 
@@ -190,8 +195,8 @@ class _Search:
         return np.minimum(by_trials, self._beyond_the_loader(indices, np.array(row), wait))
 
     def _is_behind(self, indices: Indices) -> Bools:
-        """Whether a config turns the loader although the best trial's loop hardly waits: what it saves is no more than
-        the error of a reading, and the same without it is as fast and safer.
+        """Whether a config turns the loader although the best trial's loop hardly waits, nor is the same config without
+        that expected to: what it saves is no more than the error of a reading, and the other one is as fast and safer.
         """
         history, best = self._history, self._history.promising
         row = history.indices_of(best) if best is not None else None
@@ -199,17 +204,32 @@ class _Search:
             return np.zeros(len(indices), dtype=bool)
         if data_costs_time(best, history.bottleneck, history.own):
             return np.zeros(len(indices), dtype=bool)
-        return LoaderRows(history.space.axes, np.array(row), on_host=history.on_host).turned_up(indices)
+        loaders = LoaderRows(history.space.axes, np.array(row), on_host=history.on_host)
+        if not self._parts.tells:
+            return loaders.turned_up(indices)
+        saved = self._parts.means(indices) - self._parts.means(loaders.without(indices))
+        return np.asarray(loaders.turned_up(indices) & (saved < -math.log1p(-WAITING)))
+
+    def _is_unlikely(self, indices: Indices) -> Bools:
+        """Whether a config turns what is declared to hardly help here, and the best trial doesn't."""
+        axes, best = self._history.space.axes, self._history.promising
+        row = self._history.indices_of(best) if best is not None else None
+        written = np.array([axis.as_written for axis in axes])
+        hardly_helps = np.array([bool(axis.unlikely) for axis in axes])
+        turned = (indices != written) & (indices != (written if row is None else np.array(row)))
+        return np.asarray((turned & hardly_helps).any(axis=1))
 
     def _beyond_the_loader(self, indices: Indices, best: Indices, wait: float) -> Floats:
-        """What turns the loader gains no more than the same without it is likely to, and all of that one's wait, by the
-        best trial's ``wait`` for as many samples.
+        """What turns the loader gains no more than the same without it is likely to, and all of that one's wait: by
+        trials that were held up by their loaders, else by the best trial's ``wait`` for as many samples.
         """
         loaders = LoaderRows(self._history.space.axes, best, on_host=self._history.on_host)
-        mean, deviation = self._model.predict(loaders.without(indices))
+        mean, deviation = self._parts.without_wait(loaders.without(indices))
         likely = mean + DARING * deviation
-        of_best = float(self._model.predict(best[None, :])[0][0])
-        return np.where(loaders.turned_up(indices), with_all_of_the_wait(likely, wait, likely - of_best), np.inf)
+        if not self._parts.tells:
+            of_best = float(self._model.means(best[None, :])[0])
+            likely = with_all_of_the_wait(likely, wait, likely - of_best)
+        return np.where(loaders.turned_up(indices), likely, np.inf)
 
     def _first_allowed(self, configs: Sequence[Config], order: Indices) -> int | None:
         return next((int(place) for place in order if not self._history.is_ruled_out(configs[place])), None)

@@ -10,6 +10,7 @@ Gaussian Processes for Machine Learning, 2006, algorithm 2.1).
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Sequence
@@ -68,13 +69,30 @@ class GainModel:
     def __init__(self, axes: Sequence[Axis], tried: Tried, beside: Readings | None = None) -> None:
         self._tables = [_tables(axis) for axis in axes]
         self._factors = [tuple(_factor(table) for table in (main, alike, alike**2)) for main, alike in self._tables]
-        self._tried = tried
-        self._read = tried if beside is None else _joined(beside, tried)
-        # With pinned knobs the rest as written gains something, too: effects are beyond that.
-        as_written = (tried.indices == np.array([axis.as_written for axis in axes])).all(axis=1)
-        self._origin = float(tried.gains[as_written].mean()) if as_written.any() else 0.0
-        self._features = self._features_of(self._read.indices)
-        self._choice, self._inverse, self._weights = self._fitted()
+        self._tried: Readings = tried
+        self.read: Readings = tried if beside is None else _joined(beside, tried)
+        self._as_written = np.array([axis.as_written for axis in axes])
+        self._origin = self._origin_of(tried)
+        self._features = self._features_of(self.read.indices)
+        self._choice = self._chosen()
+        self._inverse, self._weights = self._solved()
+
+    def of_others(self, read: Readings, origin: float | None = None, *, anew: bool = True) -> GainModel:
+        """The same of other figures of configs, with effects as large as make these likely, or as these are where not
+        ``anew``. ``origin``: that of the script as written, None for what was read of it.
+        """
+        other = copy.copy(self)
+        other._tried, other.read = read, read
+        other._origin = self._origin_of(read) if origin is None else origin
+        other._features = other._features_of(read.indices)
+        other._choice = other._chosen() if anew else self._choice
+        other._inverse, other._weights = other._solved()
+        return other
+
+    def means(self, configs: Indices) -> Floats:
+        """The mean of the logarithm of each config's gain."""
+        cross = self._covariance(self._features_of(configs), self._features, self._choice)
+        return np.asarray(self._origin + cross @ self._weights, dtype=np.float64)
 
     def predict(self, configs: Indices) -> tuple[Floats, Floats]:
         """The mean and the standard deviation of the logarithm of each config's gain."""
@@ -88,7 +106,7 @@ class GainModel:
         """The logarithm of the gain to expect of each tried config: the model's mean, and what its trial read beyond
         that as far as it is too much to be noise.
         """
-        mean, _ = self.predict(self._tried.indices)
+        mean = self.means(self._tried.indices)
         beyond = self._tried.gains - mean
         noise = OWN_SURE * np.hypot(self._tried.noise, OWN_NOISE)
         return np.asarray(mean + np.sign(beyond) * np.maximum(np.abs(beyond) - noise, 0.0), dtype=np.float64)
@@ -134,9 +152,14 @@ class GainModel:
         main, alike, squared = (np.square(part).sum(axis=1) for part in parts)
         return np.asarray(self._choice.size**2 * main + self._choice.pairs**2 * (alike**2 - squared) / 2)
 
-    def _fitted(self) -> tuple[_Choice, Floats, Floats]:
-        """The choice under which the readings are most likely, the inverse of their covariance, and their weights."""
-        gains, noise = self._read.gains - self._origin, self._read.noise**2
+    def _origin_of(self, read: Readings) -> float:
+        # With pinned knobs the rest as written gains something, too: effects are beyond that.
+        as_written = (read.indices == self._as_written).all(axis=1)
+        return float(read.gains[as_written].mean()) if as_written.any() else 0.0
+
+    def _chosen(self) -> _Choice:
+        """The choice under which the readings are most likely."""
+        gains, noise = self.read.gains - self._origin, self.read.noise**2
         first = self._features.first(CHOSEN_BY)
         best: tuple[float, _Choice] | None = None
         for size, pairs in itertools.product(SIZES, PAIRS):
@@ -148,10 +171,14 @@ class GainModel:
                 if best is None or likelihood > best[0] + 1e-9:
                     best = likelihood, _Choice(size, pairs, scatter)
         assert best is not None
-        choice = best[1]
-        exact = self._covariance(self._features, self._features, choice)
-        inverse = np.asarray(np.linalg.inv(exact + np.diag(noise + choice.scatter**2)), dtype=np.float64)
-        return choice, inverse, inverse @ gains
+        return best[1]
+
+    def _solved(self) -> tuple[Floats, Floats]:
+        """The inverse of the readings' covariance, and their weights."""
+        exact = self._covariance(self._features, self._features, self._choice)
+        scatter = np.diag(self.read.noise**2 + self._choice.scatter**2)
+        inverse = np.asarray(np.linalg.inv(exact + scatter), dtype=np.float64)
+        return inverse, inverse @ (self.read.gains - self._origin)
 
 
 def _joined(one: Readings, other: Readings) -> Readings:

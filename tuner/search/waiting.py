@@ -48,6 +48,20 @@ def wait_noise(trial: Trial) -> float:
     return max(LEAST_WAIT_NOISE, deviation) / (1 - whole_wait(trial))
 
 
+def without_wait(trial: Trial, wait: float, cores: int | None) -> float:
+    """The logarithm of what the trial's loop would gain without the share ``wait`` of its time that it waits.
+
+    ``cores``: of a host that fetches and computes on the same ones, None for another. What keeps them busy while the
+    loop waits doesn't end with its wait: no loop gains more than by the cores that are idle.
+    """
+    most = -math.log1p(-min(_MOST, wait))
+    measurement = _measured(trial)
+    if cores is None or measurement is None or not measurement.cpu_s_per_sample:
+        return most
+    busy = measurement.cpu_s_per_sample * measurement.rate + measurement.foreign_cpus
+    return max(0.0, min(most, math.log(cores / busy)))
+
+
 def costly_wait(trial: Trial, bottleneck: Bottleneck | None) -> float:
     """``whole_wait`` without what the script as written waits at no cost, while its device computes on."""
     hidden = bottleneck.wait_share if bottleneck is not None and bottleneck.hides_its_wait else None

@@ -18,6 +18,7 @@ from support.processor import WIDE
 
 from tuner.analysis.gain import WORTH_HAVING
 from tuner.analysis.memory_forecast import MemoryLimits
+from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, Phase, Ratio, Reference, Trial, Value
 from tuner.search.additive import AdditiveSampler
 from tuner.search.candidates import ENUMERATED, candidates
@@ -29,7 +30,8 @@ from tuner.search.seconds import TrialSeconds
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
 from tuner.search.tried import Indices, noise_of
-from tuner.space.declare import Knob
+from tuner.space.declare import Knob, Known
+from tuner.space.resolve import resolve
 from tuner.space.resolved import ResolvedSpace
 
 SPACE = worlds.resolved()
@@ -110,6 +112,27 @@ def test_loaders_come_behind_what_computes_while_the_best_loop_hardly_waits(seed
         outcomes[config] = worlds.measured(90.0, 0.02)
     waits = history_of({**outcomes, BF16: worlds.measured(150.0, 0.4)}, space)
     assert "workers" in proposed(waits, seed).config, "what computes faster showed the loader"
+
+
+def test_what_is_unlikely_to_help_comes_behind_what_may() -> None:
+    knobs = [replace(k, unlikely=lambda _: "emulated") if k.name == "precision" else k for k in worlds.SPACE.knobs]
+    known = Known(worlds.DEVICE, 8, knowledge=Knowledge(as_written=worlds.WRITTEN))
+    space = resolve(replace(worlds.SPACE, knobs=tuple(knobs)), known, selection=("precision", "layout", "compile"))
+    first = history_of({BASELINE: worlds.measured(100.0)}, space)
+    assert not any("precision" in proposed(first, seed).config for seed in range(8))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_loader_is_turned_for_what_it_holds_up_though_the_best_loop_hardly_waits(seed: int) -> None:
+    """In the grid of a Keras loop the best batch with the script's own loader hardly waited, and four times that waited
+    for a third of its time at the same rate: its loader came last, and is worth half as much again.
+    """
+    space = worlds.resolved("workers", "precision", "layout")
+    outcomes = {BASELINE: worlds.measured(100.0, 0.02), Config(layout=True): worlds.measured(130.0, 0.03),
+                BF16: worlds.measured(128.0, 0.4), Config(layout=True, precision="bf16"): worlds.measured(127.0, 0.5),
+                Config(precision="fp16"): worlds.measured(90.0, 0.02)}  # fmt: skip
+    config = proposed(history_of(outcomes, space), seed).config
+    assert "workers" in config and config["precision"] == "bf16"
 
 
 def test_a_loader_saves_the_wait_of_the_config_beside_it_at_most() -> None:
