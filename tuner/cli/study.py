@@ -26,7 +26,7 @@ from tuner.runner.process import ProcessRunner
 from tuner.search.additive import AdditiveSampler
 from tuner.search.chain import Chain
 from tuner.search.history import Sampler
-from tuner.search.larger_batches import LargerBatchSampler
+from tuner.search.larger_batches import LATE_AFTER, LargerBatchSampler
 from tuner.search.structured import MOST_WALKED, StructuredSampler
 from tuner.search.tpe import TpeSampler
 from tuner.storage.atomic import write_durably
@@ -125,8 +125,8 @@ def _check_begins(plan: StudyPlan, *, anew: bool) -> None:
 def sampler_of(seed: int) -> Sampler:
     """What proposes the configs of a study: larger batches early where steps cost more than their samples."""
     return Chain(
-        LargerBatchSampler(early=True), StructuredSampler(MOST_WALKED), LargerBatchSampler(), AdditiveSampler(seed),
-        TpeSampler(seed),
+        LargerBatchSampler(early=True), StructuredSampler(MOST_WALKED), LargerBatchSampler(after=LATE_AFTER),
+        AdditiveSampler(seed), TpeSampler(seed), LargerBatchSampler(),
     )
 
 

@@ -16,7 +16,9 @@ GROWS = 1.05
 BETTER_BASE = 1.03
 """Larger batches are tried again on top of a config that is so much faster than the one that they were tried on."""
 
-
+LATE_AFTER = 8
+"""On top of the best config they are tried once the search has had so many other trials: before that it often changes.
+"""
 UNTOLD_AFTER = 2
 """Where no probe told what holds the loop up, larger batches have their turn after so many other trials."""
 
@@ -25,19 +27,20 @@ class LargerBatchSampler:
     """Climbs through the space's larger batches, on top of the best config so far.
 
     ``early``: asked before the walk through the other knobs, which it lets go first unless steps cost more than their
-    samples, or nobody knows; it climbs once, on top of what was best before its first trial. Otherwise it is asked
-    after the walk, and begins with the batch that was best on another config.
+    samples, or nobody knows; it climbs once, on top of what was best before its first trial. Otherwise it begins with
+    the batch that was best on another config, and not before the search has had ``after`` other trials.
     """
 
-    def __init__(self, *, early: bool = False) -> None:
+    def __init__(self, *, early: bool = False, after: int = 0) -> None:
         self._early = early
+        self._after = after
 
     def propose(self, history: History) -> Proposal | None:
         """The next larger batch that is worth a trial; None where there is none, or none yet."""
         if history.space.larger is None or history.find(BASELINE) is None:
             return None
         if not self._early:
-            return _late(history)
+            return _late(history) if _searched(history) >= self._after else None
         if not _is_early(history):
             return None
         first = min((trial.number for trial in history.larger), default=None)
@@ -48,8 +51,13 @@ class LargerBatchSampler:
 def _is_early(history: History) -> bool:
     """Whether larger batches are likely to bring most; without a probe nobody knows that before one was tried."""
     if history.bottleneck is None:
-        return sum(trial.phase is Phase.SEARCH for trial in history.trials) >= UNTOLD_AFTER
+        return _searched(history) >= UNTOLD_AFTER
     return history.bottleneck.bound is Bound.OVERHEAD
+
+
+def _searched(history: History) -> int:
+    """How many trials the search has had beside those of larger batches."""
+    return sum(trial.phase is Phase.SEARCH for trial in history.trials)
 
 
 def _late(history: History) -> Proposal | None:

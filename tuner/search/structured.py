@@ -47,9 +47,10 @@ SURE_UNSEEN = 1.64
 """A config becomes the incumbent only where the logarithm of its gain exceeds the standard deviation with which it was
 read; so many of these of all readings where the wait hides the gain, and nothing but two readings of it tells of it.
 """
-MOST_WALKED = 8
-"""After so many trials of a search the model goes on: what acts on each other no walk finds one knob at a time. Not
-counted are those of what a rotation ranked, and of the pinned knobs by themselves.
+MOST_WALKED = 1
+"""After so many trials of a search the model goes on, which turns several knobs at once: what acts on each other no
+walk finds one knob at a time, and what one brings beside a loader that holds the loop up says nothing. Not counted are
+those of what a rotation ranked, and of the pinned knobs by themselves.
 """
 MOST_VISITS = 4
 """Of one knob: noise may move the bottleneck to and fro for ever."""

@@ -119,6 +119,15 @@ def test_they_never_become_what_the_search_goes_on_from() -> None:
     assert len({t.config for t in trials}) == len(trials)
 
 
+def test_on_top_of_the_best_config_they_wait_until_that_changes_less_often() -> None:
+    world, where = overhead.Overhead(), space()
+    sampler, written = LargerBatchSampler(after=2), trial(world, 0, BASELINE, Phase.BASELINE)
+    bf16 = trial(world, 1, Config(precision="bf16"))
+    assert sampler.propose(History(where, worlds.OBJECTIVE, [written, bf16])) is None
+    fp16 = trial(world, 2, Config(precision="fp16"))
+    assert sampler.propose(History(where, worlds.OBJECTIVE, [written, bf16, fp16])) is not None
+
+
 def test_one_that_runs_out_of_memory_ends_the_climb() -> None:
     assert batches(played(LargerBatchSampler(), overhead.Overhead(fits=64), space())) == [64, 128]
 
