@@ -212,16 +212,15 @@ class _Walk:
     def _climb(self, axis: Axis) -> Iterator[Proposal]:
         """Up from the incumbent's value while that doesn't lose; down where up brought nothing.
 
-        Workers begin with as many as would keep up with the loop, and go up and down from there; where that brought
-        nothing, as others do.
+        Workers begin with as many as would keep up with the loop, and larger batches that come first halfway to the
+        largest; they go up and down from there, and where that brought nothing, as others do.
         """
         start = axis.values.index(self._value(axis))
         before = self._incumbent
-        enough = self._enough(axis, start)
-        if enough is not None:
-            place, wanted = enough
-            enough_at = f"; {wanted} would keep up with it"
-            yield from self._follow(axis, axis.values[place:], patient=True, first=enough_at)
+        ahead = self._ahead(axis, start)
+        if ahead is not None:
+            place, why = ahead
+            yield from self._follow(axis, axis.values[place:], patient=True, first=why)
             if self._value(axis) == axis.values[place]:
                 yield from self._follow(axis, axis.values[start + 1 : place][::-1], patient=False)
             if self._incumbent is not before:
@@ -231,6 +230,15 @@ class _Walk:
             yield from self._follow(axis, values, patient=axis.knob.loader or axis.knob.name == BATCH)
             if self._incumbent is not before:
                 return
+
+    def _ahead(self, axis: Axis, start: int) -> tuple[int, str] | None:
+        """The place further up where a climb begins, and what is told of it; None where the next value will do."""
+        enough = self._enough(axis, start)
+        if enough is not None:
+            return enough[0], f"; {enough[1]} would keep up with it"
+        halfway = (start + len(axis.values)) // 2
+        comes_first = axis.knob.name == BATCH and axis.knob.name not in self._visits and self._turn(axis) == 0
+        return (halfway, "; halfway to the largest") if comes_first and halfway > start + 1 else None
 
     def _enough(self, axis: Axis, start: int) -> tuple[int, int] | None:
         """The place of the fewest workers that would keep up with the loop, and how many that would be.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
@@ -164,7 +164,7 @@ def test_overhead_is_named_where_it_leads_to_larger_batches() -> None:
         overhead.append(Trial(number, Phase.PROBE, BASELINE, "", outcome, side=side))
     trials = walked(lambda config: worlds.measured(100.0), before=tuple(overhead))
     first = next(trial for trial in trials if trial.phase is Phase.SEARCH)
-    assert first.why == "batch: 90% of a step doesn't grow with its batch"
+    assert first.why == "batch: 90% of a step doesn't grow with its batch; halfway to the largest"
 
 
 @pytest.mark.parametrize(
@@ -179,13 +179,20 @@ def test_where_the_user_left_them_free_larger_batches_come_first_unless_the_loop
     assert ("batch_size" in configs(trials)[0]) is first
 
 
-def test_a_batch_that_was_read_badly_does_not_end_the_climb() -> None:
-    """Twice as large a batch is read at 0.9x; the next one gains."""
+@pytest.mark.parametrize(
+    ("rates", "order"),
+    [
+        pytest.param({256: 90.0, 512: 180.0}, [256, 512], id="one that was read badly doesn't end the climb"),
+        pytest.param({128: 150.0, 256: 180.0, 512: 170.0}, [256, 512, 128], id="down where more brings nothing"),
+        pytest.param({128: 150.0, 256: 90.0, 512: 80.0}, [256, 512, 128], id="one by one where that brought nothing"),
+    ],
+)
+def test_larger_batches_begin_halfway_to_the_largest(rates: Mapping[int, float], order: list[int]) -> None:
     of = worlds.resolved("batch_size")
     of = replace(of, knowledge=replace(of.knowledge, effective_batch="free"))
-    rates = {64: 100.0, 128: 90.0, 256: 180.0, 512: 200.0}
-    tried = configs(walked(lambda config: worlds.measured(rates.get(int(config.get("batch_size", 64)), 50.0)), of=of))
-    assert [config["batch_size"] for config in tried] == [128, 256, 512]
+    read = {64: 100.0, **rates}
+    tried = configs(walked(lambda config: worlds.measured(read.get(int(config.get("batch_size", 64)), 50.0)), of=of))
+    assert [config["batch_size"] for config in tried] == order
 
 
 def test_what_no_wait_is_seen_of_says_what_the_knob_is() -> None:
