@@ -40,9 +40,9 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
-        "shape patches preloaded call_sites births reflink stale_reads option_names watch words temporary"
+        "shape holders call_sites births reflink stale_reads option_names watch words temporary"
         " thread_names unison stretches identities",
-        "counts learned turn_records step_records participants data_state",
+        "counts patches preloaded learned turn_records step_records participants data_state",
         "records",
         "wire evidence",
         "seeds places preloading making",
@@ -62,6 +62,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "adapters",
         "hooks",
         "execute spawned",
+        "hooked",
         "fork_server",
         "__init__ __main__",
     )

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-from . import arguments, files, hooks, preloading, python_files, session, wire
+from . import arguments, files, hooks, patches, preloaded, preloading, python_files, session, wire
 from .rank_clock import RankTurns
 from .rank_session import RankSession
 from .recorder import Recorder
@@ -45,14 +45,7 @@ def main() -> None:
     current.clock.turns = _open_turns(current, recorder)
     session.begin(current)
     recorder.emit(Hello(os.getpid(), sys.version.split()[0], sys.executable))
-    overlay = files.Overlay(current) if current.measuring and current.uses(Watch.FILES) else None
-    make_up = hooks.install(current, overlay)
-    arguments.install(current)
-    if current.applied is not None:
-        current.applied.install()
-    if overlay is not None:
-        python_files.install(overlay)
-    make_up()
+    _give(install_hooks(current))
     if current.measuring:
         with contextlib.suppress(OSError, RuntimeError, ValueError):  # without a log there is nobody to tell
             faulthandler.register(wire.WHERE_SIGNAL, all_threads=False)
@@ -73,6 +66,28 @@ def main() -> None:
         _flush()
         os._exit(current.exit_code)
     sys.exit(code)
+
+
+def install_hooks(current: Session) -> list[patches.Stage]:
+    """Puts all hooks in place, also those of what a fork server had imported; what others are to be given then."""
+    overlay = files.Overlay(current) if current.measuring and current.uses(Watch.FILES) else None
+    make_up = hooks.install(current, overlay)
+    arguments.install(current)
+    if current.applied is not None:
+        current.applied.install()
+    if overlay is not None:
+        python_files.install(overlay)
+    return make_up()
+
+
+def _give(stages: list[patches.Stage]) -> None:
+    """To what a fork server had imported, if there is one."""
+    state = preloaded.here
+    if state is None:
+        return
+    patches.give_to_others(stages, state.holders)
+    if state.holders is not None:
+        state.holders.end()
 
 
 def _session(request: ChildRequest, recorder: Recorder) -> Session:

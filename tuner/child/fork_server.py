@@ -13,6 +13,7 @@ server's. /proc/self/environ is the server's as well.
 from __future__ import annotations
 
 import _socket
+import contextlib
 import ctypes
 import importlib
 import json
@@ -24,14 +25,12 @@ import time
 from types import ModuleType
 from typing import Any, NoReturn
 
-from . import call_sites, preloaded, wire
-from .adapters import ADAPTERS
+from . import call_sites, hooked, preloaded, wire
 from .execute import die_with
+from .holders import Holders
 from .hooks import PostImportFinder
 from .preloaded import Asked, ByChance, GlobalGenerator, InstalledOnly, NotInstalled, Preloaded
-from .recorder import Recorder
 from .records import ChildRequest
-from .session import Session
 
 PR_SET_CHILD_SUBREAPER = 36
 CONSTANT_SEED = 67280421310721
@@ -58,6 +57,8 @@ def main() -> None:
     except BaseException as error:
         refusal = f"an import failed: {type(error).__name__}: {error}"
     loaded_s = time.monotonic() - plan["spawned"]
+    if not refusal:
+        find_holders(ChildRequest(seed=0))  # with the hooks that shift seeds
     connection.send(json.dumps({"refusal": refusal[:1000], "loaded_s": loaded_s}).encode())
     if refusal:
         os._exit(0)
@@ -89,7 +90,7 @@ def _load(script: str, imports: list[tuple[int, str, list[str]]], apart: list[st
     ``imports``: the line of each, the module, and the names that are taken from it: a warning names the line.
     ``apart``: variables in which forks differ.
     """
-    names = _libraries_with_hooks()
+    names = hooked.libraries()
     state, undrawn = Preloaded(frozenset(sys.modules)), random.getstate()
     path, main_module = list(sys.path), sys.modules["__main__"]
     strict = InstalledOnly(call_sites.installed_folders(tuple(sys.path)))
@@ -129,22 +130,13 @@ def _load(script: str, imports: list[tuple[int, str, list[str]]], apart: list[st
     return ""
 
 
-def _libraries_with_hooks() -> list[str]:
-    """The names of modules that adapters wait for. Asked of a fork: nothing of a session may stay in this process."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            session = Session(ChildRequest(), Recorder(None))
-            names = [name for make in ADAPTERS for name in make(session).libraries]
-            os.write(writer, json.dumps(names).encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with open(reader, "rb") as answer:
-        told: list[str] = json.loads(answer.read())
-    os.waitpid(child, 0)
-    return told
+def find_holders(*requests: ChildRequest) -> None:
+    """Looks once, for all forks, who holds what hooks replace in processes with such requests; where that fails, or for
+    what other hooks replace, each looks for itself.
+    """
+    if preloaded.here is not None:
+        with contextlib.suppress(ValueError):
+            preloaded.here.holders = Holders(hooked.originals(requests))
 
 
 def _why_not() -> str:

@@ -52,11 +52,12 @@ def _call_after_exec(loader: Any, adapter: Callable[[ModuleType], None]) -> None
     loader.exec_module = exec_module
 
 
-def install(session: Session, overlay: Overlay | None) -> Callable[[], None]:
+def install(session: Session, overlay: Overlay | None) -> Callable[[], list[patches.Stage]]:
     """Makes every adapter in the list, and has each of its libraries instrumented when that is imported.
 
     A library that is never imported costs nothing. Without ``overlay`` no files are diverted. What is given back is to
-    be called when all else is in place: it does the same for what a fork server had imported.
+    be called when all else is in place: it does the same for what a fork server had imported, and says what is then
+    due to ``patches.give_to_others``.
     """
     if session.request.seed is not None:
         seeds.install(session.request.seed)
@@ -79,17 +80,17 @@ def install(session: Session, overlay: Overlay | None) -> Callable[[], None]:
     return lambda: _make_up(waiting)
 
 
-def _make_up(waiting: dict[str, Callable[[ModuleType], None]]) -> None:
-    """For what was imported already: acts in the order of the imports, and lets later ones take what was put there."""
+def _make_up(waiting: dict[str, Callable[[ModuleType], None]]) -> list[patches.Stage]:
+    """For what was imported already: acts in the order of the imports. What is then to be given to later ones."""
     state = preloaded.here
     if state is None:
-        return
-    stages = [(0, state.before)]
+        return []
+    stages: list[patches.Stage] = [(0, state.before)]
     for name, modules in state.completed:
         stages.append((patches.count(), modules))
         if name in waiting and name in sys.modules:
             waiting[name](sys.modules[name])
-    patches.give_to_others(stages)
+    return stages
 
 
 def divert(session: Session, overlay: Overlay) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -11,10 +10,12 @@ from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
 
+from .holders import Holders, Referrers, everywhere, function_of, holders_of, names_in
+
 _ORIGINAL = "__autotune_original__"
+Stage = tuple[int, Collection[str]]
+"""A number of replacements, and what had taken its names before them."""
 _ledger: list[tuple[Any, str, Any]] = []
-_DEEPEST = 3
-"""A function may be in a dictionary, which is an attribute of an object, which keeps these in another one, perhaps."""
 _NO_HOLDERS = frozenset({"builtins", __name__.partition(".")[0]})
 
 
@@ -69,44 +70,47 @@ def count() -> int:
     return len(_ledger)
 
 
-def give_to_others(stages: Sequence[tuple[int, Collection[str]]]) -> None:
+def of_modules() -> list[tuple[str, str]]:
+    """Which names of modules are replaced, each by the module's name and its own."""
+    return [(owner.__name__, name) for owner, name, _ in _ledger if isinstance(owner, ModuleType)]
+
+
+def give_to_others(stages: Sequence[Stage], holders: Holders | None = None) -> None:
     """What took a function or a class before it was replaced, as ``from torch import save`` does, gets the replacement.
 
     A stage is the number of replacements before it, and what had taken its names before them, and keeps them: modules,
     and of those that had only begun each name, as ``module:name``. Names of modules are looked at, attributes of their
     classes and of objects of these, entries of their dictionaries, and defaults of functions: not what lies deeper.
+    ``holders``: where a fork server has found these; else they are looked for everywhere.
     """
     kept: dict[int, tuple[Any, Collection[str]]] = {}
+    originals: dict[int, Any] = {}
     for (first, taken), end in zip(stages, [*(first for first, _ in stages[1:]), len(_ledger)], strict=True):
         for owner, name, original in _ledger[first:end]:
             if isinstance(owner, ModuleType):
                 kept.setdefault(id(original), (getattr(owner, name), taken))
-    for module_name, module in list(sys.modules.items()):
-        if not issubclass(type(module), ModuleType) or module_name.partition(".")[0] == __name__.partition(".")[0]:
-            continue
+                originals[id(original)] = original
+    scope = holders.scope(originals.values()) if holders is not None else everywhere()
+    for module_name, module in scope.modules:
         for name, value in list(vars(module).items()):  # asking a lazy module itself may import it
-            if type(value) is dict:
-                _give(value, value.__setitem__, module_name, name, kept)
-            elif issubclass(type(value), type) and value.__module__ == module_name:
-                _give(vars(value), partial(setattr, value), module_name, name, kept)
+            if inner := names_in(value, module_name):
+                put = value.__setitem__ if type(value) is dict else partial(setattr, value)
+                _give(inner, put, module_name, name, kept)
             elif id(value) in kept and not _has_taken(module_name, name, kept[id(value)][1]):
                 _ledger.append((module, name, value))
                 vars(module)[name] = kept[id(value)][0]
-    _give_to_objects(kept)
+    _give_to_objects(kept, [*originals.values()], scope.referrers)
 
 
-def _give_to_objects(kept: Mapping[int, tuple[Any, Collection[str]]]) -> None:
+def _give_to_objects(
+    kept: Mapping[int, tuple[Any, Collection[str]]], originals: Sequence[object], referrers: Referrers
+) -> None:
     """The same for the attributes of objects, and the dictionaries among these, by the class of the object.
 
     NumPy has ``open`` in one, through which ``savetxt`` writes: a user's file, if it were the original. And for the
     defaults of functions, by the function.
     """
-    originals = [original for _, _, original in _ledger if id(original) in kept]
-    passed = {id(vars(module)) for module in list(sys.modules.values()) if issubclass(type(module), ModuleType)}
-    held: list[Any] = originals
-    for _ in range(_DEEPEST):
-        holders = [each for each in gc.get_referrers(*held) if each is not held and id(each) not in passed]
-        passed.update(map(id, holders))
+    for holders in holders_of(originals, referrers):
         for holder in holders:
             if type(holder) is FunctionType:
                 _give_to_function(holder, kept)
@@ -118,9 +122,6 @@ def _give_to_objects(kept: Mapping[int, tuple[Any, Collection[str]]]) -> None:
                 for value in list(own.values()):
                     if type(value) is dict:
                         _give(value, value.__setitem__, module, kind, kept)
-        held = [holder for holder in holders if type(holder) in (dict, tuple)]
-        if not held:
-            return
 
 
 def _give_to_function(function: FunctionType, kept: Mapping[int, tuple[Any, Collection[str]]]) -> None:
@@ -148,11 +149,10 @@ def _give(
 ) -> None:
     """The same for the attributes of a class, or the entries of a dictionary, in this place of this module."""
     for name, value in list(names.items()):
-        is_static = type(value) is staticmethod
-        found = kept.get(id(value.__func__ if is_static else value))
+        found = kept.get(id(function_of(value)))
         if found is not None and not _has_taken(module, place, found[1]):
             with suppress(TypeError, AttributeError):  # a class of C's
-                put(name, staticmethod(found[0]) if is_static else found[0])
+                put(name, staticmethod(found[0]) if type(value) is staticmethod else found[0])
 
 
 def unpatch_all() -> None:

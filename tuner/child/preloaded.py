@@ -19,6 +19,8 @@ from functools import partial
 from types import ModuleType
 from typing import Any, cast
 
+from .holders import Holders
+
 _MOST_DRAWN = 1000
 
 
@@ -34,6 +36,7 @@ class Preloaded:
     ``drawn_by_numpy`` from NumPy's global generator, as JAX does for its patience.
     ``completed``: libraries that have hooks, in the order in which their imports ended, each with what had taken its
     names by then: see ``taken_by_now``. ``seed_anew``: seeds each generator that an import made and seeded by chance.
+    ``holders``: of what hooks replace; None where that isn't known.
     """
 
     before: frozenset[str]
@@ -41,6 +44,7 @@ class Preloaded:
     drawn: int = 0
     drawn_by_numpy: int = 0
     seed_anew: list[Callable[[], None]] = field(default_factory=list)
+    holders: Holders | None = None
 
     def note(self, module: ModuleType) -> None:
         """To be called when the import of a library that has hooks has ended."""

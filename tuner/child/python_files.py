@@ -14,15 +14,15 @@ import io
 import os
 import shutil
 import subprocess
-import sys
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from types import BuiltinFunctionType, ModuleType
 from typing import Any, TypeVar
 
-from . import folders, renames
+from . import folders, preloaded, renames
 from .files import Overlay, missing
+from .holders import everywhere
 from .patches import patch, put, replace_name
 from .places import of_descriptor
 from .whole_paths import whole_paths
@@ -72,9 +72,11 @@ def _patch_what_was_taken(taken: Mapping[object, Callable[..., object]]) -> None
 
     ``taken``: an original → what replaces it.
     """
-    for name, module in list(sys.modules.items()):
+    holders = preloaded.here.holders if preloaded.here is not None else None
+    scope = holders.scope(taken) if holders is not None else everywhere()
+    for name, module in scope.modules:
         # Others than plain modules may import or warn where they are asked for anything.
-        if type(module) is not ModuleType or name == "posix" or name.partition(".")[0] == __name__.partition(".")[0]:
+        if type(module) is not ModuleType or name == "posix":
             continue
         for attribute, value in list(vars(module).items()):
             if type(value) is BuiltinFunctionType and (replacement := taken.get(value)) is not None:
