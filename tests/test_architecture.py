@@ -6,15 +6,23 @@ Each rule is a function from source to complaints, and each is shown a snippet t
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
+from support.source_trees import (
+    ROOT,
+    absolute_name,
+    at_module_level,
+    imports_of,
+    module_of,
+    statements_of,
+    tree_of,
+)
 
-ROOT = Path(__file__).parent.parent
 LONGEST_FILE = 400
 LONGEST_FUNCTION = 60
 
@@ -91,52 +99,6 @@ FRAMEWORKS = frozenset({
 UNWANTED = frozenset({"util", "helper", "manager", "common", "misc"})
 
 
-@cache
-def _imports(tree: ast.Module, *, module_level: bool = False) -> tuple[str, ...]:
-    """Dotted names of what is imported; ``from a import b`` counts as ``a.b``, relative ones begin with a dot."""
-    found: list[str] = []
-    for node in _at_module_level(tree) if module_level else ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found += (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            start = "." * node.level + (f"{node.module}." if node.module else "")
-            found += (f"{start}{alias.name}" for alias in node.names)
-    return tuple(found)
-
-
-def _at_module_level(tree: ast.Module) -> Iterator[ast.AST]:
-    """Whatever runs when the module is imported: also in ``if`` and ``try``, but in no function."""
-    waiting: list[ast.AST] = list(tree.body)
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)) or _for_types_only(node):
-            continue
-        yield node
-        waiting.extend(ast.iter_child_nodes(node))
-
-
-def _for_types_only(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-
-
-@cache
-def _tree(path: str) -> ast.Module:
-    return ast.parse((ROOT / path).read_text(encoding="utf-8"))
-
-
-def _module(path: str) -> str:
-    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
-def _absolute(path: str, name: str) -> str:
-    """A relative import's full name."""
-    level = len(name) - len(name.lstrip("."))
-    if not level:
-        return name
-    parts = path.removesuffix(".py").split("/")
-    return ".".join([*parts[: len(parts) - level], name.lstrip(".")])
-
-
 def _unit(module: str, below: str = "tuner") -> str:
     """The part of a dotted name right below a package; its ``__init__`` where there is none."""
     return module.removeprefix(below).lstrip(".").partition(".")[0] or "__init__"
@@ -144,7 +106,7 @@ def _unit(module: str, below: str = "tuner") -> str:
 
 def _units(path: str, tree: ast.Module) -> Iterator[str]:
     """The units of tuner that a module imports, but for the protocol of the child."""
-    for name in _imports(tree):
+    for name in imports_of(tree):
         if name != "tuner" and name.split(".")[0] == "tuner" and not f"{name}.".startswith(PROTOCOL):
             unit = _unit(name)
             yield unit if unit in ISLANDS or any(unit in layer for layer in LAYERS) else "__init__"
@@ -152,7 +114,7 @@ def _units(path: str, tree: ast.Module) -> Iterator[str]:
 
 def one_way(path: str, tree: ast.Module) -> Iterator[str]:
     """tuner/: a unit imports only units of earlier rows of the table; receivers only values."""
-    unit = _unit(_module(path))
+    unit = _unit(module_of(path))
     if not path.startswith("tuner/") or unit in ISLANDS:
         return
     row = next((row for row, layer in enumerate(LAYERS) if unit in layer), None)
@@ -172,13 +134,13 @@ def one_way_in_the_child(path: str, tree: ast.Module) -> Iterator[str]:
     """tuner/child/: likewise, by its own table."""
     if not path.startswith("tuner/child/"):
         return
-    unit = _unit(_module(path), "tuner.child")
+    unit = _unit(module_of(path), "tuner.child")
     row = next((row for row, layer in enumerate(CHILD_LAYERS) if unit in layer), None)
     if row is None:
         yield f"{path}: {unit} has no row in the table of the child's layers"
         return
-    for name in _imports(tree):
-        full = _absolute(path, name)
+    for name in imports_of(tree):
+        full = absolute_name(path, name)
         imported = _unit(full, "tuner.child")
         if full.startswith("tuner.child.") and imported not in (unit, *frozenset().union(*CHILD_LAYERS[:row])):
             yield f"{path}: {unit} may not import {imported}"
@@ -187,22 +149,22 @@ def one_way_in_the_child(path: str, tree: ast.Module) -> Iterator[str]:
 def island(path: str, tree: ast.Module) -> Iterator[str]:
     """tuner/child and tuner/__init__ run in the user's process: at import the standard library and themselves only."""
     if path.startswith("tuner/child/"):
-        for name in _imports(tree, module_level=True):
+        for name in imports_of(tree, module_level=True):
             if not name.startswith(".") and name.split(".")[0] not in sys.stdlib_module_names:
                 yield f"{path}: the island imports {name}"
-        for name in _imports(tree):
-            full = _absolute(path, name)
+        for name in imports_of(tree):
+            full = absolute_name(path, name)
             if name.split(".")[0] == "tuner" or (name.startswith(".") and not full.startswith("tuner.child.")):
                 yield f"{path}: the island imports {name}"
     elif path == "tuner/__init__.py":
-        for name in _imports(tree):
+        for name in imports_of(tree):
             if name.split(".")[0] not in sys.stdlib_module_names:
                 yield f"{path}: stays in production scripts, but imports {name}"
 
 
 def sole_importers(path: str, tree: ast.Module) -> Iterator[str]:
     """Optuna, SQLAlchemy and NVML are imported in one place each; tests may look for themselves."""
-    for name in _imports(tree):
+    for name in imports_of(tree):
         places = SOLE_IMPORTERS.get(name.split(".")[0])
         if places is not None and not path.startswith((*places, "tests/")):
             yield f"{path}: {name} is imported in {' and '.join(places)} only"
@@ -211,7 +173,7 @@ def sole_importers(path: str, tree: ast.Module) -> Iterator[str]:
 def late_frameworks(path: str, tree: ast.Module) -> Iterator[str]:
     """Nothing of ours imports a framework when it is itself imported: seconds, and not everyone has it."""
     if path.startswith(("tuner/", "search_spaces/", "objectives/")):
-        for name in _imports(tree, module_level=True):
+        for name in imports_of(tree, module_level=True):
             if name.split(".")[0] in FRAMEWORKS:
                 yield f"{path}: {name} is imported at module level"
 
@@ -223,7 +185,7 @@ def declarations(path: str, tree: ast.Module) -> Iterator[str]:
             if unit not in ("space", "objective", "knowledge", "model", "errors"):
                 yield f"{path}: a declaration may not import tuner.{unit}"
     elif path.startswith("tuner/"):
-        for name in _imports(tree):
+        for name in imports_of(tree):
             if name.split(".")[0] in ("search_spaces", "objectives"):
                 yield f"{path}: {name} is loaded through its entry point"
 
@@ -231,14 +193,14 @@ def declarations(path: str, tree: ast.Module) -> Iterator[str]:
 def plain_studies(path: str, tree: ast.Module) -> Iterator[str]:
     """The examples know nothing of us."""
     if path.startswith("studies/"):
-        for name in _imports(tree):
+        for name in imports_of(tree):
             if name.split(".")[0] in ("tuner", "search_spaces", "objectives"):
                 yield f"{path}: an example imports {name}"
 
 
 def short(path: str, tree: ast.Module) -> Iterator[str]:
     """Functions of at most 60 lines (their decorators not counted)."""
-    for node in ast.walk(tree):
+    for node in statements_of(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > LONGEST_FUNCTION:
@@ -265,7 +227,7 @@ def _bound(tree: ast.Module) -> Iterator[str]:
             yield node.arg
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield node.attr
-    for node in _at_module_level(tree):
+    for node in at_module_level(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
 
@@ -284,10 +246,20 @@ FILES = sorted(
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def trees_are_no_garbage() -> Iterator[None]:
+    """Nothing looks for garbage among the millions of their nodes, nor do they stay behind the last of these tests."""
+    gc.disable()
+    yield
+    tree_of.cache_clear()
+    imports_of.cache_clear()
+    gc.enable()
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule.__name__))
 def test_the_house_is_in_order(rule: Callable[[str, ast.Module], Iterator[str]]) -> None:
     assert len(FILES) > 50, "the files weren't found"
-    assert [complaint for path in FILES for complaint in rule(path, _tree(path))] == []
+    assert [complaint for path in FILES for complaint in rule(path, tree_of(path))] == []
 
 
 def test_files_are_short() -> None:
@@ -297,13 +269,13 @@ def test_files_are_short() -> None:
 
 def test_no_import_goes_in_a_circle() -> None:
     """Modules of tuner/, the child's included; imports for types only, and those in functions, count as well."""
-    modules = {_module(path) for path in FILES if path.startswith("tuner/")}
+    modules = {module_of(path) for path in FILES if path.startswith("tuner/")}
     imports: dict[str, set[str]] = {}
     for path in FILES:
         if path.startswith("tuner/"):
-            names = (_absolute(path, name) for name in _imports(_tree(path)))
+            names = (absolute_name(path, name) for name in imports_of(tree_of(path)))
             found = {next((m for m in (n, n.rpartition(".")[0]) if m in modules), "") for n in names}
-            imports[_module(path)] = found - {"", "tuner", "tuner.child", _module(path)}
+            imports[module_of(path)] = found - {"", "tuner", "tuner.child", module_of(path)}
     assert _circle(imports) == []
 
 
