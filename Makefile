@@ -96,6 +96,7 @@ study: env $(NEEDS)
 	@echo "$(STUDY_FOLDER)/best.json:"
 	@cat $(STUDY_FOLDER)/best.json
 
+# In a new clone every process of tests would compile all files, each of them in 7 s of a core: they are compiled before.
 # What measures time or has a deadline ("timed") runs alone, behind all that doesn't. That shares the cores, with mypy, too:
 # a thread that waits mustn't keep one busy meanwhile, and nothing computes in several. What fails in either phase is run
 # once more, alone, as CPython's own test runner does: it has failed if it fails then, and the values that an assertion
@@ -108,6 +109,7 @@ ALONE = --last-failed --last-failed-no-failures none
 # The files of those: to import all others takes as long as several of them.
 TIMED = -m "timed and not slow" $(sort $(shell grep -rl --include='test_*.py' 'mark\.timed' tests))
 test: lint
+	@$(BIN)/python -m compileall -q -j 0 tuner search_spaces objectives tests
 	@$(BIN)/mypy > $(VENV)/types.txt 2>&1 & types=$$!; \
 	$(BESIDE_OTHERS) $(PYTEST) --assert=plain $(IN_PARALLEL) || { test $$? = 1 && $(PYTEST) $(ALONE) $(UNTIMED); }; tests=$$?; \
 	wait $$types; types=$$?; cat $(VENV)/types.txt; test $$tests = 0 && test $$types = 0
