@@ -20,9 +20,9 @@ WHOLE = {"warmup_steps": 1, "warmup_s": 0, "block_s": 0.02, "min_s": 60, "max_s"
 @pytest.mark.parametrize(
     ("rows", "shapes", "compiled"),
     [
-        (100, 2, {"jit_compile": True}), (96, 1, {"jit_compile": True}),
+        (100, 2, {"jit_compile": True}), pytest.param(96, 1, {"jit_compile": True}, marks=pytest.mark.slow),
         (100, 2, {"jit_compile": True, "steps_per_execution": 2}), (100, 0, {"jit_compile": False}),
-        (100, 0, {"jit_compile": True, "run_eagerly": True}),
+        pytest.param(100, 0, {"jit_compile": True, "run_eagerly": True}, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_each_shape_that_xla_compiles_begins_the_window_anew(

@@ -273,7 +273,7 @@ def test_a_framework_that_our_watches_do_not_fit_accuses_nobody(
     assert UNSEEN.format("keras") in run.output.splitlines()
 
 
-@pytest.mark.parametrize("word", ["--help", "--version"])
+@pytest.mark.parametrize("word", ["--help", pytest.param("--version", marks=pytest.mark.slow)])
 def test_a_script_that_is_asked_for_help_is_left_alone(
     write_script: Callable[..., Path], run_child: Callable[..., Any], word: str
 ) -> None:

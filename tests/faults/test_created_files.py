@@ -104,7 +104,7 @@ def test_every_trial_finds_what_the_first_one_found(run: Callable[..., Outcome],
         assert below(kept) == LEFT
 
 
-@pytest.mark.parametrize("how", ["deadline", "interrupted"])
+@pytest.mark.parametrize("how", ["deadline", pytest.param("interrupted", marks=pytest.mark.slow)])
 def test_a_trial_that_is_killed_leaves_no_more(run: Callable[..., Outcome], tmp_path: Path, how: str) -> None:
     if how == "deadline":
         assert run(0, "hang", no_progress_s=1.0).reason == "no-progress"

@@ -18,8 +18,15 @@ from tuner.runner.request import Limits, TrialRequest
 GIB = 2**30
 
 
-@pytest.mark.parametrize("whose", ["others", "its own"])
-@pytest.mark.parametrize("config", [Config(), Config(num_workers=2)], ids=["baseline", "config"])
+@pytest.mark.parametrize(
+    ("config", "whose"),
+    [
+        (Config(), "others"), (Config(num_workers=2), "its own"),
+        pytest.param(Config(), "its own", marks=pytest.mark.slow),
+        pytest.param(Config(num_workers=2), "others", marks=pytest.mark.slow),
+    ],
+    ids=["baseline-others", "config-its own", "baseline-its own", "config-others"],
+)  # fmt: skip
 def test_a_machine_that_others_filled_is_no_fault_of_the_config(
     tmp_path: Path, write_script: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, whose: str, config: Config
 ) -> None:

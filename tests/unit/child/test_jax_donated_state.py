@@ -150,12 +150,12 @@ for x, y in batches():
         (LOOP, STEPS - 1),  # what the first one is given no step gave
         (IN_FUNCTIONS, STEPS - 2),  # the script holds the first one's of each epoch
         (STATE, STEPS - 1),
-        (SEVERAL_ARGUMENTS, STEPS - 1),
+        pytest.param(SEVERAL_ARGUMENTS, STEPS - 1, marks=pytest.mark.slow),
         (OF_TURNS, STEPS - 2),
-        (APART, STEPS - 1),
+        pytest.param(APART, STEPS - 1, marks=pytest.mark.slow),
         (AN_AVERAGE, STEPS - 1),
-        (SCORED, STEPS - 1),
-        (LOOP.replace("step(", "jax.jit(plain)("), STEPS - 1),
+        pytest.param(SCORED, STEPS - 1, marks=pytest.mark.slow),
+        pytest.param(LOOP.replace("step(", "jax.jit(plain)("), STEPS - 1, marks=pytest.mark.slow),
     ],
     ids=["loop", "epochs", "state", "arguments", "two functions", "gradients apart", "average", "scores", "made anew"],
 )
