@@ -19,7 +19,7 @@ from tuner.study import execution
 from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.plan import StudyPlan
 
-SHORT = Window(warmup_s=0.25, min_blocks=8, min_s=2.0, max_s=6.0)
+SHORT = Window(warmup_s=0.25, min_blocks=6, min_s=1.5, max_s=6.0)
 
 
 def short_plan(settings: Settings) -> StudyPlan:
