@@ -39,28 +39,47 @@ OWN_CLOCK = """
 TO_THE_END = {"warmup_steps": 1, "warmup_s": 0, "block_s": 0.02, "min_s": 200, "max_s": 200}
 
 
+def own_clock(backend: str, batch: int) -> str:
+    """The script with 64 epochs of that backend, and of batches of that size."""
+    text = OWN_CLOCK.replace("BACKEND", backend).replace("ROWS", "2048").replace("BATCH", str(batch))
+    return text.replace("EPOCHS", "64")
+
+
+def check(ran: Any, own: float) -> None:
+    """That the rate of its records is that of its own clock, in samples a second."""
+    assert any(block["flagged"] for block in ran.of("block")), "validation is set apart"
+    assert naive(ran) == pytest.approx(own, rel=0.05)
+
+
 @pytest.mark.timed
+@pytest.mark.usefixtures("begin")
+def test_what_an_epoch_begins_with_is_no_validation(write_script: Callable[..., Path]) -> None:
+    """A new iterator, threads, the first batch: all that lay between a validation and the next call of the step."""
+    script, names = write_script(own_clock("tensorflow", 2048)), dict[str, Any]()
+    trial = Trial({}, {"set_apart": "all"}, window=TO_THE_END)
+    exec(compile(script.read_text(), str(script), "exec"), names)
+    trial.end()
+    check(trial.log, names["model"].samples / names["model"].seconds)
+
+
+@pytest.mark.timed
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "batch"),
     [
         pytest.param("tensorflow", 2048, id="tensorflow, one step"),
-        pytest.param("tensorflow", 512, id="tensorflow, four steps", marks=pytest.mark.slow),
-        pytest.param("torch", 2048, id="torch, one step", marks=pytest.mark.slow),
-        pytest.param("jax", 2048, id="jax, one step", marks=pytest.mark.slow),
+        pytest.param("tensorflow", 512, id="tensorflow, four steps"),
+        pytest.param("torch", 2048, id="torch, one step"),
+        pytest.param("jax", 2048, id="jax, one step"),
     ],
 )
-def test_what_an_epoch_begins_with_is_no_validation(
+def test_nor_is_it_in_a_process_of_its_own(
     write_script: Callable[..., Path], run_child: Callable[..., Any], backend: str, batch: int
 ) -> None:
-    """A new iterator, threads, the first batch: all that lay between a validation and the next call of the step."""
-    text = OWN_CLOCK.replace("BACKEND", backend).replace("ROWS", "2048").replace("BATCH", str(batch))
-    ran = run_child(
-        write_script(text.replace("EPOCHS", "64")), window=TO_THE_END, knowledge={"set_apart": "all"}, fresh=True
-    )
+    script = write_script(own_clock(backend, batch))
+    ran = run_child(script, window=TO_THE_END, knowledge={"set_apart": "all"}, fresh=True)
     assert ran.returncode == 0, ran.output
-    own = float(ran.output.rpartition("by its own clock:")[2].split()[0])
-    assert any(block["flagged"] for block in ran.of("block")), "validation is set apart"
-    assert naive(ran) == pytest.approx(own, rel=0.05)
+    check(ran, float(ran.output.rpartition("by its own clock:")[2].split()[0]))
 
 
 ON_BATCH = """

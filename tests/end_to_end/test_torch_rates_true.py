@@ -24,8 +24,8 @@ def script(write: Write, **values: object) -> Path:
 
 @pytest.mark.timed
 def test_a_queue_that_a_slow_start_filled_does_not_flatter(run_child: Run, write_script: Write) -> None:
-    """The loader gives 50 batches/s, the loop takes 100: 200 lie ready after a first step as slow as a compilation."""
-    path = script(write_script, SAMPLE_S=0.01, PREFETCH=100, COMPUTE_S=0.008, FIRST_S=4.2)
+    """The loader gives 50 batches/s, the loop takes 100: 100 lie ready after a first step as slow as a compilation."""
+    path = script(write_script, SAMPLE_S=0.01, PREFETCH=50, COMPUTE_S=0.008, FIRST_S=2.2)
     ran = run_child(path, window={"max_s": 0.7, "min_s": 0.7})
     found = measured(ran)
     window = [b for b in ran.of("block") if b["phase"] == "window"]

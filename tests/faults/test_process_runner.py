@@ -177,7 +177,7 @@ def test_a_window_that_the_deadline_cuts_short_is_measured_all_the_same(
     """The script as written would end the study otherwise, with everything there that the study needs."""
     script = write_script(COUNTS.replace("STEP_S", "0.02"))
     window = Window(warmup_steps=3, warmup_s=0.1, block_s=0.05, min_s=600.0, max_s=600.0)
-    request = replace(request_for(tmp_path, limits=Limits(trial_timeout_s=5.0)), script=Script(str(script), ()))
+    request = replace(request_for(tmp_path, limits=Limits(trial_timeout_s=4.0)), script=Script(str(script), ()))
     outcome = ProcessRunner().run(replace(request, window=window), threading.Event())
     assert (outcome.kind, outcome.detail) == (OutcomeKind.COMPLETE, "its time was up before its window was complete")
     assert outcome.measurement is not None and not outcome.measurement.steady

@@ -27,7 +27,7 @@ def test_workers_rest_where_they_neither_compute_nor_wait_for_a_core(does: str, 
         time.sleep(0.5)  # they start
         rest, pids = Rest(), [worker.pid for worker in workers]
         rest.share(pids)
-        time.sleep(1.0)
+        time.sleep(0.6)
         share = rest.share(pids)
     finally:
         for worker in workers:
