@@ -1,16 +1,10 @@
-"""Trials on tf.data, run by test_tf_data.py in one process of their own: importing TensorFlow takes seconds.
-
-Each function ``check_…`` of the modules named on the command line is one test; what it raises is what the test says.
-"""
+"""Trials on tf.data, for the checks of test_tf_data.py, the first of which imports this: TensorFlow takes seconds."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import os
-import sys
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -89,24 +83,3 @@ def values(dataset: Any) -> list[int]:
 def numbers(count: int = 100) -> Any:
     """A dataset of numbers."""
     return tf.data.Dataset.range(count)
-
-
-def main() -> None:
-    """Runs the checks of some modules and prints what became of each, as JSON."""
-    told = {}
-    for name in sys.argv[1:]:
-        module = importlib.import_module(f"support.{name}")
-        for check in [check for check in vars(module) if check.startswith("check_")]:
-            Trial()  # what a check makes before its own trial is recorded as well
-            try:
-                getattr(module, check)()
-                told[check] = ""
-            except BaseException:
-                told[check] = traceback.format_exc()
-            unpatch_all()
-    print(json.dumps(told))
-
-
-if __name__ == "__main__":
-    sys.modules["support.tf_data_trials"] = sys.modules["__main__"]
-    main()
