@@ -42,7 +42,7 @@ _SENT_WHERE_SEEN = frozenset({
     "trainer", "loop", "fed_by", "cardinality", "optimizer_choices", "attention_choices", "products", "gradient_scaler",
     "remarks", "compile_choices", "set_apart",
     "wait_is_unseen", "epoch", "tokens_per_sample", "lengths_vary", "written_tokens_per_sample", "input_plan",
-    "cache_bytes", "gradient_bytes", "batch_waits", "module_hashes",
+    "cache_bytes", "gradient_bytes", "batch_waits", "module_hashes", "instruments_s",
 })  # fmt: skip
 """What a framework's adapter sends only where there is something to tell; of the rest, empty means that there is none.
 

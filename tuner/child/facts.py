@@ -68,6 +68,7 @@ class ScriptFacts:
     initial_rates: list[tuple[int, tuple[float, ...]]] = field(default_factory=list)
     schedules: list[Schedule] = field(default_factory=list)
     averagings: int = 0
+    instruments_s: float = 0.0
     row_places: list[RowPlace] = field(default_factory=list)
     watches: list[Watch] = field(default_factory=list)
     without: list[Watch] = field(default_factory=list)
@@ -105,9 +106,9 @@ class ScriptFacts:
 
         ``suggestions``: knob → the default of the script that asked for it by name.
         """
-        own_s = clock.instruments.step_s
-        if own_s:
-            self.remark(f"{INSTRUMENTS} take {1000 * own_s:.2g} ms of each step here, which are in no rate")
+        self.instruments_s = clock.instruments.step_s
+        if self.instruments_s:
+            self.remark(f"{INSTRUMENTS} take {1000 * self.instruments_s:.2g} ms of each step, which are in no rate")
         written = {**self.as_written, **suggestions}
         seen = {each.name: _frozen(getattr(self, each.name)) for each in fields(self)}
         seen["as_written"] = {knob: plain_value(value) for knob, value in written.items() if value is not None}

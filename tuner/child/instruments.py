@@ -10,8 +10,12 @@ import statistics
 import time
 from collections.abc import Callable
 
+from .records import Knowledge
+
 SHORT_STEP_S = 0.005
 """Of longer steps the instruments, 0.02 to 0.2 ms, are a few percent at most, and what stretches tell is no better."""
+ALIKE = 2.0
+"""Times that, of which a step may be where it was told of the script as written: both sides of a ratio are told it."""
 STRETCH_S = 0.02
 LEAST_STEPS = 8
 """Of a stretch: a device is waited for at both ends."""
@@ -26,8 +30,9 @@ class Instruments:
     """``off``: whether steps go without them now, which whoever watches them looks at, and then tells ``passed``.
 
     ``step_s``: seconds that they take of each step, and ``share`` of it; 0.0 as long as nothing is told.
-    ``may_go_off``: whether the script's steps can go without them. ``missed``, and before it the ``listeners``, are
-    told how many steps went without them, once they are on again; ``missed`` also as the last stretch has ended.
+    ``longest_s``: of steps of which it is to be told. ``may_go_off``: whether the script's steps can go without them.
+    ``missed``, and before it the ``listeners``, are told how many steps went without them, once they are on again;
+    ``missed`` also as the last stretch has ended.
     ``counts_samples``: whether it is they that count the samples, so that those of such steps aren't counted.
     """
 
@@ -36,6 +41,7 @@ class Instruments:
         self.counts_samples = True
         self.step_s = self.share = 0.0
         self.is_under_way = False
+        self.longest_s = SHORT_STEP_S
         self.may_go_off: Callable[[], bool] = lambda: False
         self.listeners: list[Callable[[int], None]] = []
         self._missed = missed
@@ -54,7 +60,7 @@ class Instruments:
 
         ``synchronize`` waits until the device is done with the steps so far.
         """
-        if self._is_done or self.is_under_way or step_s > SHORT_STEP_S or not self.may_go_off():
+        if self._is_done or self.is_under_way or step_s > self.longest_s or not self.may_go_off():
             return False
         self.is_under_way, self._synchronize = True, synchronize
         self._length = max(LEAST_STEPS, math.ceil(STRETCH_S / max(step_s, 1e-7)))
@@ -117,6 +123,16 @@ class Instruments:
                 listener(passed)
         if passed or ends:
             self._missed(passed)
+
+
+def longest_step_s(known: Knowledge) -> float:
+    """Of steps of which it is to be told, by what is ``known`` of the script as written.
+
+    A ratio is too high by all that is taken out of one side alone.
+    """
+    if not known.steps:
+        return SHORT_STEP_S
+    return ALIKE * SHORT_STEP_S if known.instruments_s else 0.0
 
 
 def _middle(values: list[float]) -> float:

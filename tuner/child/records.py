@@ -21,6 +21,7 @@ from .learned import WeightChange as WeightChange
 from .step_records import Block as Block
 from .step_records import FirstStep as FirstStep
 from .step_records import RankEnded as RankEnded
+from .step_records import Window as Window
 from .turn_records import ConfigCompiled as ConfigCompiled
 from .turn_records import DisturbedTurn as DisturbedTurn
 from .turn_records import LeftRotation as LeftRotation
@@ -91,7 +92,8 @@ class Knowledge:
     of the optimizer that stepped first. ``group_rates``: optimizer, in the order of first steps, its step, and the
     rates of all its groups then, where there are several of either. ``initial_rates``: optimizer, and the rates that
     its schedules start from. ``schedules``: what moves such rates.
-    ``averagings``: updates of averaged models (EMA, SWA).
+    ``averagings``: updates of averaged models (EMA, SWA). ``instruments_s``: what autotune's own instruments take of
+    each step, which is in no rate; 0 where that isn't told.
     ``module_hashes``: path of an imported module of the user's, from the script's folder → SHA-256 of its source, ""
     where that was edited meanwhile.
     ``row_places``: where the samples of batches lie that the loop makes by itself, the likeliest place first.
@@ -155,6 +157,7 @@ class Knowledge:
     initial_rates: tuple[tuple[int, tuple[float, ...]], ...] = ()
     schedules: tuple[Schedule, ...] = ()
     averagings: int = 0
+    instruments_s: float = 0.0
     module_hashes: Mapping[str, str] = field(default_factory=dict)
     row_places: tuple[RowPlace, ...] = ()
     placeholders: tuple[str, ...] = ()
@@ -182,25 +185,6 @@ class Knowledge:
 
 
 @dataclass(frozen=True)
-class Window:
-    """When a trial's steady window starts and ends. Seconds; half-widths are relative.
-
-    With ``until_samples`` it ends there, and not for the sake of precision; it ends early where the rate is sure to
-    stay below ``hopeless_below`` samples per second (``StepClock`` says how sure).
-    """
-
-    warmup_steps: int = 10
-    warmup_s: float = 3.0
-    block_s: float = 0.25
-    min_blocks: int = 12
-    min_s: float = 3.0
-    max_s: float = 20.0
-    target_half_width: float = 0.02
-    until_samples: float = 0.0
-    hopeless_below: float = 0.0
-
-
-@dataclass(frozen=True)
 class ChildRequest:
     """One run of the user's script, as the child reads it.
 
@@ -222,7 +206,7 @@ class ChildRequest:
     config: Mapping[str, Value] = field(default_factory=dict)
     knowledge: Knowledge = Knowledge()
     folder: str = ""
-    window: Window = Window()
+    window: Window = field(default_factory=Window)
     deadline_s: float | None = None
     seed: int | None = None
     probe: ProbeSide | None = None

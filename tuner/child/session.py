@@ -19,6 +19,7 @@ from .applied import AppliedRun
 from .clock import StepClock
 from .facts import ScriptFacts
 from .feeds import Feeds
+from .instruments import longest_step_s
 from .knobs import Knobs
 from .metrics import Metrics
 from .participants import ClockHooks as ClockHooks
@@ -47,8 +48,8 @@ class _NoOptions(ScriptOptions):
 class Session:
     """One trial, or one applied run (mode "apply": knobs only, nothing measured)."""
 
-    ranks, exit_code = 1, 0  # of those that train together; the process's, where the trial unwinds its script
-    is_probed = False  # whether a side of its loop runs by itself here
+    # Of those that train together; the process's, where its script is unwound; whether a side of its loop runs alone.
+    ranks, exit_code, is_probed = 1, 0, False
 
     def __init__(self, request: ChildRequest, recorder: Recorder, clock: StepClock | None = None) -> None:
         self.request = request
@@ -58,10 +59,10 @@ class Session:
         self.clock = clock or StepClock(recorder, request.window)
         self.clock.asynchronous = self.device.asynchronous
         self.clock.counts_samples = request.knowledge.unit != "steps"
+        self.clock.instruments.longest_s = longest_step_s(request.knowledge)
         self.clock.recurring.decide_as(request.knowledge, request.config)
         self.knobs = Knobs(recorder, request.config, request.knowledge.placeholders, self._ended_early)
         self.applied = None if self.measuring else AppliedRun(request, self.knobs, self.clock.instruments)
-        """Watches an applied run; None in a trial."""
         self.facts = ScriptFacts(without=list(request.without))
         self.metrics = Metrics(recorder, self.clock)
         self.options: ScriptOptions = _NoOptions()
@@ -79,8 +80,7 @@ class Session:
         deadline_s = math.inf if request.deadline_s is None else request.deadline_s
         self._ends_by = self._started + deadline_s - min(LEAVING_S, deadline_s / 10)
         self._last_step = self._started
-        self._suggestions: dict[str, object] = {}
-        self._said: set[str] = set()
+        self._suggestions, self._said = dict[str, object](), set[str]()
         self._first_loss: str | None = None
         self._clock_hooks: dict[str, ClockHooks] = {}
         self._own_steps = 0

@@ -1,4 +1,4 @@
-"""Records of steps and blocks, and of how the ranks of a trial ended; see ``records``."""
+"""Records of steps and blocks, the window that they make up, and how ranks of a trial ended; see ``records``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,25 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .words import Phase
+
+
+@dataclass(frozen=True)
+class Window:
+    """When a trial's steady window starts and ends. Seconds; half-widths are relative.
+
+    With ``until_samples`` it ends there, and not for the sake of precision; it ends early where the rate is sure to
+    stay below ``hopeless_below`` samples per second (``StepClock`` says how sure).
+    """
+
+    warmup_steps: int = 10
+    warmup_s: float = 3.0
+    block_s: float = 0.25
+    min_blocks: int = 12
+    min_s: float = 3.0
+    max_s: float = 20.0
+    target_half_width: float = 0.02
+    until_samples: float = 0.0
+    hopeless_below: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ def _note_short_steps(study: StudyContext, baseline: Trial) -> None:
     steps = sum(block.steps for block in measurement.blocks) if measurement is not None else 0
     if measurement is None or outcome is None or not steps:
         return
-    if any(INSTRUMENTS in remark for remark in outcome.knowledge.remarks):
+    if outcome.knowledge.instruments_s:
         return
     step_s = sum(block.seconds for block in measurement.blocks) / steps
     per_call = outcome.knowledge.as_written.get("steps_per_execution", 1)

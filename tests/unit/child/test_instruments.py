@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 
 import pytest
-from support.in_process import Log
+from support.in_process import Log, session_of
 
 from tuner.child.clock import StepClock
-from tuner.child.instruments import LEAST_STEPS, MOST_S, SHORT_STEP_S
-from tuner.child.records import Window
+from tuner.child.instruments import ALIKE, LEAST_STEPS, MOST_S, SHORT_STEP_S
+from tuner.child.records import Knowledge, Window
+from tuner.knowledge import as_document
 
 OWN_S = 0.0002
 WINDOW = Window(warmup_steps=10, warmup_s=0.5, min_blocks=12, min_s=3.0, max_s=3.0)
@@ -73,6 +74,21 @@ def test_a_long_step_and_one_that_always_has_them_are_told_as_they_are() -> None
         assert (loop.without, loop.instruments.step_s) == (0, 0.0)
         assert loop.told_s == pytest.approx(loop.step_s + OWN_S, rel=0.01)
         assert all(block["instruments_s"] == 0.0 for block in loop.log.of("block"))
+
+
+@pytest.mark.parametrize(
+    ("known", "longest_s"),
+    [
+        (Knowledge(), SHORT_STEP_S),
+        (Knowledge(steps=100), 0.0),
+        (Knowledge(steps=100, instruments_s=0.0001), ALIKE * SHORT_STEP_S),
+    ],
+    ids=["as written", "as written, not told", "as written, told"],
+)
+def test_it_is_told_of_a_config_where_it_was_of_the_script_as_written(known: Knowledge, longest_s: float) -> None:
+    """Else a ratio would be too high by what is taken out of one side alone."""
+    session = session_of({"window": {}, "knowledge": as_document(known)}, Log())
+    assert session.clock.instruments.longest_s == longest_s
 
 
 @pytest.mark.parametrize("validates", [False, True])

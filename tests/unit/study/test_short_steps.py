@@ -17,8 +17,11 @@ from tuner.search.structured import StructuredSampler
 from tuner.study.run import run_study
 
 
-def notes(folder: Path, step_s: float, *remarks: str, per_call: int = 1) -> list[str]:
-    """What a study of a script says whose steps take so long, so many of them in a call as it is written."""
+def notes(folder: Path, step_s: float, *remarks: str, per_call: int = 1, own_s: float = 0.0) -> list[str]:
+    """What a study of a script says whose steps take so long, so many of them in a call as it is written.
+
+    ``own_s``: what its trial has told of autotune's own instruments.
+    """
     told = list[Event]()
 
     def outcome_of(config: Config) -> Outcome:
@@ -26,7 +29,7 @@ def notes(folder: Path, step_s: float, *remarks: str, per_call: int = 1) -> list
         assert outcome.measurement is not None
         blocks = tuple(replace(block, steps=round(block.seconds / step_s)) for block in outcome.measurement.blocks)
         as_written = {**outcome.knowledge.as_written, "steps_per_execution": per_call}
-        knowledge = replace(outcome.knowledge, remarks=remarks, as_written=as_written)
+        knowledge = replace(outcome.knowledge, remarks=remarks, as_written=as_written, instruments_s=own_s)
         return replace(outcome, measurement=replace(outcome.measurement, blocks=blocks), knowledge=knowledge)
 
     plan = worlds.plan(folder, trials=1)
@@ -42,7 +45,7 @@ def test_what_is_autotunes_own_of_a_short_step_is_told(tmp_path: Path, step_s: f
 
 
 def test_where_the_trial_has_measured_it_that_is_told_alone(tmp_path: Path) -> None:
-    (told,) = notes(tmp_path, 0.002, f"{INSTRUMENTS} take 0.2 ms of each step here, which are in no rate")
+    (told,) = notes(tmp_path, 0.002, f"{INSTRUMENTS} take 0.2 ms of each step, which are in no rate", own_s=0.0002)
     assert "0.2 ms" in told
 
 
