@@ -239,6 +239,7 @@ class StepClock:
         """So many steps went without the instruments, of as many samples as those before: in no block."""
         untold = count if self.instruments.counts_samples else 0
         samples = self.total_samples / max(1, self.total_steps) * untold
+        self.recurring.missed(count, self.total_steps)
         self.total_steps += count
         self.total_samples, self.told_samples = self.total_samples + samples, self.told_samples + samples
         if not self.instruments.is_under_way:

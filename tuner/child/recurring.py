@@ -39,6 +39,12 @@ class Recurring:
         self._last_seen[source] = steps
         return not is_open and self.comes_with_steps(between, is_first=is_first)
 
+    def missed(self, count: int, steps: int) -> None:
+        """So many steps went unseen after the trial's first ``steps``: what had come with those came with them as well."""
+        for source, seen in self._last_seen.items():
+            if steps - seen < self.fewest_steps:
+                self._last_seen[source] = seen + count
+
     def comes_with_steps(self, between: int, *, is_first: bool = False) -> bool:
         """The same of what shows after so many steps since the last time, or since the beginning."""
         is_part = between < self.fewest_steps

@@ -10,6 +10,7 @@ from support.in_process import Log, session_of
 from tuner.child.clock import StepClock
 from tuner.child.instruments import ALIKE, LEAST_STEPS, MOST_S, SHORT_STEP_S
 from tuner.child.records import Knowledge, Window
+from tuner.child.recurring import NOTHING
 from tuner.knowledge import as_document
 
 OWN_S = 0.0002
@@ -144,3 +145,18 @@ def test_what_takes_nothing_is_told_so() -> None:
 
     loop = Free(0.001).run()
     assert loop.told_s == pytest.approx(loop.step_s, rel=0.015)
+
+
+def test_what_comes_with_every_step_is_no_validation_after_steps_that_went_unseen() -> None:
+    class Taught(Loop):
+        """By a frozen teacher, whose calls a hook sees."""
+
+        def step(self, longer_s: float = 0.0) -> None:
+            if not self.instruments.off:
+                self.clock.validation_begins("teacher")
+            super().step(longer_s)
+
+    loop = Taught(0.0006).run()
+    assert loop.without
+    assert loop.clock.recurring.set_apart == NOTHING
+    assert not any(block["flagged"] for block in loop.log.of("block"))
