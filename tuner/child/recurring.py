@@ -40,7 +40,7 @@ class Recurring:
         return not is_open and self.comes_with_steps(between, is_first=is_first)
 
     def missed(self, count: int, steps: int) -> None:
-        """So many steps went unseen after the trial's first ``steps``: what had come with those came with them as well."""
+        """So many steps went unseen after the trial's first ``steps``: what had come with those came with them, too."""
         for source, seen in self._last_seen.items():
             if steps - seen < self.fewest_steps:
                 self._last_seen[source] = seen + count

@@ -94,8 +94,7 @@ class Session:
     def _forked(self) -> None:
         """A forked loader worker runs the user's dataset; nothing in it may be recorded or stopped."""
         self._forked_off = True
-        self.measuring = False
-        self.stopped = False
+        self.measuring = self.stopped = self.clock.instruments.is_under_way = False
 
     @property
     def here(self) -> bool:

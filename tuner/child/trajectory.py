@@ -96,9 +96,8 @@ class Trajectory:
         if self._optimizer is not None and self._optimizer() is optimizer:
             self.steps += count
 
-    def missed(self, times: float) -> None:
-        """So many times as many steps were taken by now as were seen. What is noted later is noted in every run."""
-        self.steps = round(self.steps * times)
+    def missed(self) -> None:
+        """Some of the steps so far were counted, and not looked at. What is noted later is noted in every run."""
         while self._next <= self.steps:
             self._next = _following(self._next)
 

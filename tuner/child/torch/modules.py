@@ -148,8 +148,8 @@ class ModuleWatch:
         self, original: Callable[..., Result], module: Module, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Result:
         """As ``_outermost``, while the instruments are off: what the config wants is done, and nothing is looked at."""
-        root = self.roots.get(module)
-        if root is None or in_backward(self.torch) or (self.compile_mode and root.compiled is None):
+        root, is_not_ours = self.roots.get(module), self.torch.jit.is_tracing() or not self.session.here
+        if root is None or is_not_ours or in_backward(self.torch) or (self.compile_mode and root.compiled is None):
             return self._outermost(original, module, args, kwargs)
         if not (root.trains and self.torch.is_grad_enabled()):
             return original(module, *args, **kwargs)

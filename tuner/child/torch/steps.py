@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
-from ..leader import Cycle
+from ..leader import PATIENCE, Cycle
 from ..patches import patch
 from ..session import Session
 from .compiler import Uncompiled
@@ -88,19 +88,19 @@ class StepWatch:
         self._awaits_backward = False
         """Whether a step that counts was taken within the backward that is under way."""
         self._uncompiled = Uncompiled(torch)
-        self._alone: Optimizer | None = None
-        """Whose step was the newest that counted, with a backward before it and none around it; else None."""
+        self._alone: Callable[[], Optimizer | None] = lambda: None
+        """Whose step was the newest that counted, with no backward around it and no closure given; else None."""
+        self._others_steps = 0  # since its newest one, while the instruments are off
 
     @property
     def may_go_off(self) -> bool:
         """Whether the steps that the loop takes now are seen by an optimizer's alone."""
-        return self._alone is not None and not (self.evaluations or self._is_captured())
+        return self._alone() is not None and not (self.evaluations or self._is_captured())
 
     def missed(self, times: float) -> None:
-        """So many times as many steps were taken by now as were seen, as those were."""
-        self.steps = round(self.steps * times)
+        """So many times as many backwards ran by now as were seen; optimizers' own steps are counted unwatched, too."""
         self._backwards_before = self.backwards = round(self.backwards * times)
-        self.trajectory.missed(times)
+        self.trajectory.missed()
 
     def _delegated(self, knob: str) -> None:
         if knob == "precision":
@@ -219,8 +219,14 @@ class StepWatch:
                 result = self.scaling.step(optimizer, lambda: inner(optimizer))
         finally:
             self._here.in_optimizer = False
-        if optimizer is self._alone:
-            self.session.clock.instruments.passed()
+        self.steps += 1
+        self.trajectory.stepped(optimizer)
+        instruments, is_its = self.session.clock.instruments, optimizer is self._alone()
+        self._others_steps = 0 if is_its else self._others_steps + 1
+        if is_its and not self._is_captured():  # the clock may wait for the device
+            instruments.passed()
+        elif optimizer not in self._described or self._others_steps > PATIENCE * len(self._described):
+            instruments.interrupted()  # another loop has begun
         return result
 
     def _describe(self, optimizer: Optimizer) -> None:
@@ -261,7 +267,7 @@ class StepWatch:
         if self.session.measuring:
             self.rates.stepped(optimizer)
             self.trajectory.took_step(optimizer)
-            self._count_step(optimizer, counts=self._counts_now(optimizer))
+            self._count_step(optimizer, counts=self._counts_now(optimizer), is_plain=not (args or kwargs))
         return result
 
     def _counts_now(self, optimizer: Optimizer) -> bool:
@@ -272,12 +278,12 @@ class StepWatch:
             return False
         return leads
 
-    def _count_step(self, optimizer: Optimizer | None, *, counts: bool = True) -> None:
+    def _count_step(self, optimizer: Optimizer | None, *, counts: bool = True, is_plain: bool = False) -> None:
         """An optimizer has stepped, or what else a step is has ended; ``counts``: whether it ends a step here."""
         if counts:
             self.step_ends()
-            is_alone = self.session.may_be_of("torch") and not in_backward(self.torch)
-            self._alone = optimizer if is_alone else None
+            is_alone = is_plain and self.session.may_be_of("torch") and not in_backward(self.torch)
+            self._alone = weakref.ref(optimizer) if is_alone and optimizer is not None else lambda: None
         if self.defers(optimizer, counts):
             return
         if optimizer is not None:
