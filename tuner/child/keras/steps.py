@@ -177,13 +177,13 @@ class StepWatch:
         def train_function(*args: object) -> object:
             if not self.nesting.fits:
                 return function(*args)  # train_on_batch uses it as well
+            if self.backend != "jax":
+                self.updates.call_begins(model)
             if self.session.clock.instruments.off:
                 return self._unwatched(model, function, args, per_call)
             self.session.check_stop()
             if self.session.clock.validating:
                 self.session.clock.training_resumes()
-            if self.backend != "jax":
-                self.updates.call_begins(model)
             state: Any = args[0] if self.backend == "jax" else None
             self.trajectory.fit_begins(model, state)
             if self.loops is None:
