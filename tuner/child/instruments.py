@@ -91,11 +91,14 @@ class Instruments:
             now = self._clock()
             self._ended((now - self._began) / self._taken, now)
 
-    def interrupted(self) -> None:
-        """Something else than training begins: the stretch under way doesn't count, and the next one has them on."""
+    def interrupted(self, *, for_good: bool = False) -> None:
+        """Something else than training begins: the stretch under way doesn't count, and the next one has them on.
+
+        ``for_good``: there is none, since steps that go without them can't be counted any more.
+        """
         if self.is_under_way:
             self._with_s = None
-            self._go(off=False, ends=self._clock() >= self._ends_at + MOST_S)
+            self._go(off=False, ends=for_good or self._clock() >= self._ends_at + MOST_S)
 
     def _ended(self, step_s: float, now: float) -> None:
         if not self.off:

@@ -50,6 +50,8 @@ class ReportedSamples:
         """The script trained on so many by now."""
         if samples <= self._reported or not self._are_alone:
             return
+        if not self.any:
+            self._clock.instruments.interrupted(for_good=True)
         # The first report may hold those of an earlier run, which was resumed.
         if self.any and self._steps:
             self.changes += not self.tell_of_steps

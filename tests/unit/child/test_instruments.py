@@ -11,6 +11,7 @@ from tuner.child.clock import StepClock
 from tuner.child.instruments import ALIKE, LEAST_STEPS, MOST_S, SHORT_STEP_S
 from tuner.child.records import Knowledge, Window
 from tuner.child.recurring import NOTHING
+from tuner.child.reported import ReportedSamples
 from tuner.knowledge import as_document
 
 OWN_S = 0.0002
@@ -160,3 +161,19 @@ def test_what_comes_with_every_step_is_no_validation_after_steps_that_went_unsee
     assert loop.without
     assert loop.clock.recurring.set_apart == NOTHING
     assert not any(block["flagged"] for block in loop.log.of("block"))
+
+
+def test_they_stay_on_once_a_script_reports_its_samples() -> None:
+    """As once an epoch: what was taken for those of unseen steps stood in the way of every report to come."""
+    loop = Loop(0.0006)
+    loop.batch, reported = 0, ReportedSamples(loop.clock)
+    while not loop.clock.complete:
+        steps, seen = loop.steps, loop.clock.total_steps
+        loop.step()
+        reported.stepped(loop.clock.total_steps - seen)
+        if steps % 1000 == 999:
+            reported.report(32.0 * steps)
+    assert 0 < loop.without < 1000
+    assert loop.clock.total_samples == pytest.approx(32 * loop.steps, rel=0.02)
+    last = loop.log.of("block")[-1]
+    assert last["samples"] == pytest.approx(32 * last["steps"], rel=0.02)
