@@ -121,10 +121,14 @@ class Instrumentation:
             return execute(*args, **kwargs)
         if steps.tracing.may_be_outermost and self._is_top_level():
             self._puts.calls(function, args, kwargs)
-            if self._instruments.off and function.tells:
+            if self._instruments.off and function.tells and self._may_go_unwatched(function):
                 return self._unwatched(function, execute, args, kwargs)
             return steps.ran(function, execute, args, kwargs)
         return steps.tracing.within(function, execute, args, kwargs)
+
+    def _may_go_unwatched(self, function: JittedFunction) -> bool:
+        """Not another one that trains, whose loop may have begun, nor one of which that isn't known yet."""
+        return function is self.steps.leader.key or (function.others > 0 and not function.trains)
 
     def _unwatched(self, function: JittedFunction, execute: Call, args: Arguments, kwargs: Keywords) -> Any:
         """A call while the instruments are off. JAX's traces are noted all the same."""
