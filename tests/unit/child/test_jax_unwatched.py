@@ -38,3 +38,20 @@ def test_they_are_on_again_for_a_function_that_was_made_meanwhile() -> None:
         before = trial.steps
         second(300)
         assert trial.steps > before + 100
+
+
+def test_a_function_that_may_validate_is_seen() -> None:
+    """It is called with the parameters between steps, and no part of the loop."""
+    with watched() as trial:
+        train, instruments = loop_of(1.0), trial.session.clock.instruments
+        score = jax.jit(lambda params, x, y: loss_of(params, x, y))
+        held, (x, y) = weights(), next(iter(batches(20, 1)))
+        train(200)
+        score(held, x, y)
+        train(200)
+        instruments.may_go_off = lambda: True
+        assert instruments.begins(SHORT_STEP_S, lambda: None)
+        train(LEAST_STEPS + 1)
+        assert instruments.off
+        score(held, x, y)
+        assert not instruments.off and trial.session.clock.validating

@@ -127,8 +127,8 @@ class Instrumentation:
         return steps.tracing.within(function, execute, args, kwargs)
 
     def _may_go_unwatched(self, function: JittedFunction) -> bool:
-        """Not another one that trains, whose loop may have begun, nor one of which that isn't known yet."""
-        return function is self.steps.leader.key or (function.others > 0 and not function.trains)
+        """Not another one that trains, whose loop may have begun, nor one that may validate."""
+        return function is self.steps.leader.key or (function.is_part and not function.trains)
 
     def _unwatched(self, function: JittedFunction, execute: Call, args: Arguments, kwargs: Keywords) -> Any:
         """A call while the instruments are off. JAX's traces are noted all the same."""

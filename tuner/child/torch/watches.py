@@ -77,6 +77,7 @@ class TorchWatches:
             self.steps.install()
             self.resumes.install()
         if self.session.measuring:
+            patch(self.torch.nn.Module, "eval", self._noting_eval)
             if uses(Watch.OPTIMIZER):
                 TakenGradients(self.session, self.torch, self.steps).install()
             for place in (self.torch.cuda, self.torch.cuda.memory, getattr(self.torch, "accelerator", None)):
@@ -98,6 +99,16 @@ class TorchWatches:
             return original(*arguments, **named)
 
         return set_num_threads
+
+    def _noting_eval(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A validation begins, perhaps, which is to be seen."""
+
+        def eval(module: Module) -> Any:  # PyTorch's own name
+            if self.session.measuring and self.session.here:
+                self.session.clock.instruments.interrupted()
+            return original(module)
+
+        return eval
 
     def _noting_peaks(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def reset_peak_memory_stats(*arguments: Any, **named: Any) -> Any:

@@ -173,7 +173,7 @@ def test_a_stock_that_cannot_be_seen_is_told_in_what_is_counted(
 ) -> None:
     """And a window is three times as long as such a stock, whatever a step takes of it."""
     session = _session(Card(), Log())
-    queues = SimpleNamespace(is_unseen=True, capacity=lambda size: 0)
+    queues = SimpleNamespace(is_unseen=True, capacity=lambda size: 0, begins_as_taken=True)
     fit = SimpleNamespace(queues=queues, largest_batch=32)
     adapter = KerasAdapter(session)
     adapter._reads_loss = False

@@ -110,3 +110,14 @@ def test_what_a_script_traces_after_its_training_is_the_model_as_written(begin: 
     assert trial.session.clock.instruments.off
     traced = torch.jit.trace(loop.model, X)
     assert not [node for node in traced.inlined_graph.nodes() if node.kind() == "aten::to"]
+
+
+def test_a_model_that_goes_into_eval_has_them_back(begin: Begin) -> None:
+    """What comes then may be a validation, which no hook would see else."""
+    trial, loop = begin(), Loop()
+    instruments = off(trial, loop)
+    loop.model.eval()
+    assert not instruments.off
+    with torch.no_grad():
+        loop.model(X)
+    assert trial.session.clock.validating
