@@ -22,8 +22,10 @@ LEAST_STEPS = 8
 LEAST_PAIRS = 12
 """Of stretches, before what they tell is taken."""
 PRECISION = 0.01
-"""Of a step, within which the cost has to be known (95%), and until then so many seconds at most are spent on it."""
+"""Of a step, within which the cost has to be known (95%), for so many seconds at most."""
 MOST_S = 1.5
+ROUGHLY = 0.05
+"""Of a step, from then on. What isn't known so well after as many seconds again isn't told: no interval holds it."""
 
 
 class Instruments:
@@ -106,16 +108,17 @@ class Instruments:
         elif self._with_s is not None:
             self._differences.append(self._with_s - step_s)
             self._without_s.append(step_s)
-        if len(self._differences) >= LEAST_PAIRS and (now >= self._ends_at or self._is_precise()):
+        enough = ROUGHLY if now >= self._ends_at else PRECISION
+        if len(self._differences) >= LEAST_PAIRS and self._half_width() <= enough * _middle(self._without_s):
             self.step_s = max(0.0, _middle(self._differences))
             self.share = self.step_s / (self.step_s + _middle(self._without_s))
             self._go(off=False, ends=True)
         else:
             self._go(off=not self.off, ends=now >= self._ends_at + MOST_S)
 
-    def _is_precise(self) -> bool:
-        half_width = 2 * _spread(self._differences) / math.sqrt(len(self._differences))
-        return half_width <= PRECISION * statistics.median(self._without_s)
+    def _half_width(self) -> float:
+        """Of what a step takes of them, in seconds (95%)."""
+        return 2 * _spread(self._differences) / math.sqrt(len(self._differences))
 
     def _go(self, *, off: bool, ends: bool) -> None:
         self._is_done, self.is_under_way = ends, not ends

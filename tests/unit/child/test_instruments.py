@@ -177,3 +177,13 @@ def test_they_stay_on_once_a_script_reports_its_samples() -> None:
     assert loop.clock.total_samples == pytest.approx(32 * loop.steps, rel=0.02)
     last = loop.log.of("block")[-1]
     assert last["samples"] == pytest.approx(32 * last["steps"], rel=0.02)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_what_cannot_be_known_well_is_not_told(seed: int) -> None:
+    """As of a loop that pauses now and then, whose figures were 0.03 ms as well as 1.27 ms."""
+    loop, chance = Loop(0.001), random.Random(seed)
+    while not loop.clock.complete:
+        loop.step(0.02 * (chance.random() < 0.1))
+    assert loop.without and loop.instruments.step_s == 0.0
+    assert loop.clock.total_steps == loop.steps
