@@ -32,7 +32,8 @@ class Instruments:
     """``off``: whether steps go without them now, which whoever watches them looks at, and then tells ``passed``.
 
     ``step_s``: seconds that they take of each step, and ``share`` of it; 0.0 as long as nothing is told.
-    ``longest_s``: of steps of which it is to be told. ``may_go_off``: whether the script's steps can go without them.
+    ``is_wanted``: whether it is to be told here, and ``may_go_off`` whether the loop's steps can go without them. Where
+    they can't, or that tells nothing, it is what it was of the script as written.
     ``missed``, and before it the ``listeners``, are told how many steps went without them, once they are on again;
     ``missed`` also as the last stretch has ended.
     ``counts_samples``: whether it is they that count the samples, so that those of such steps aren't counted.
@@ -43,9 +44,10 @@ class Instruments:
         self.counts_samples = True
         self.step_s = self.share = 0.0
         self.is_under_way = False
-        self.longest_s = SHORT_STEP_S
+        self.is_wanted: Callable[[], bool] = lambda: False
         self.may_go_off: Callable[[], bool] = lambda: False
         self.listeners: list[Callable[[int], None]] = []
+        self._longest_s, self._known_s, self._usual_s = SHORT_STEP_S, 0.0, 0.0
         self._missed = missed
         self._synchronize: Callable[[], None] = lambda: None
         self._clock = clock
@@ -57,12 +59,22 @@ class Instruments:
         self._without_s: list[float] = []
         self._ends_at = math.inf
 
+    def knows(self, script: Knowledge) -> None:
+        """What is known of it as written: a ratio is wrong by all that is taken out of one of its sides alone."""
+        if script.steps:
+            self._known_s = script.instruments_s
+            self._longest_s = ALIKE * SHORT_STEP_S if self._known_s else 0.0
+
     def begins(self, step_s: float, synchronize: Callable[[], None]) -> bool:
         """Whether stretches begin now, of steps that last so long; they do once at most.
 
         ``synchronize`` waits until the device is done with the steps so far.
         """
-        if self._is_done or self.is_under_way or step_s > self.longest_s or not self.may_go_off():
+        if self._is_done or self.is_under_way or step_s > self._longest_s or not self.is_wanted():
+            return False
+        self._usual_s = step_s
+        if not self.may_go_off():
+            self._go_by_script()
             return False
         self.is_under_way, self._synchronize = True, synchronize
         self._length = max(LEAST_STEPS, math.ceil(STRETCH_S / max(step_s, 1e-7)))
@@ -98,9 +110,10 @@ class Instruments:
 
         ``for_good``: there is none, since steps that go without them can't be counted any more.
         """
-        if self.is_under_way:
-            self._with_s = None
-            self._go(off=False, ends=for_good or self._clock() >= self._ends_at + MOST_S)
+        if not self.is_under_way:
+            return
+        self._with_s = None
+        self._end_or_go(off=False, now=math.inf if for_good else self._clock())
 
     def _ended(self, step_s: float, now: float) -> None:
         if not self.off:
@@ -110,11 +123,24 @@ class Instruments:
             self._without_s.append(step_s)
         enough = ROUGHLY if now >= self._ends_at else PRECISION
         if len(self._differences) >= LEAST_PAIRS and self._half_width() <= enough * _middle(self._without_s):
-            self.step_s = max(0.0, _middle(self._differences))
-            self.share = self.step_s / (self.step_s + _middle(self._without_s))
+            self._tell(max(0.0, _middle(self._differences)), _middle(self._without_s))
             self._go(off=False, ends=True)
         else:
-            self._go(off=not self.off, ends=now >= self._ends_at + MOST_S)
+            self._end_or_go(off=not self.off, now=now)
+
+    def _end_or_go(self, *, off: bool, now: float) -> None:
+        ends = now >= self._ends_at + MOST_S
+        if ends:
+            self._go_by_script()
+        self._go(off=off, ends=ends)
+
+    def _tell(self, own_s: float, step_s: float) -> None:
+        """``step_s``: of a step without what is autotune's ``own_s``."""
+        self.step_s, self.share = own_s, own_s / (own_s + step_s)
+
+    def _go_by_script(self) -> None:
+        if self._known_s:
+            self._tell(self._known_s, max(0.0, self._usual_s - self._known_s))
 
     def _half_width(self) -> float:
         """Of what a step takes of them, in seconds (95%)."""
@@ -129,16 +155,6 @@ class Instruments:
                 listener(passed)
         if passed or ends:
             self._missed(passed)
-
-
-def longest_step_s(known: Knowledge) -> float:
-    """Of steps of which it is to be told, by what is ``known`` of the script as written.
-
-    A ratio is too high by all that is taken out of one side alone.
-    """
-    if not known.steps:
-        return SHORT_STEP_S
-    return ALIKE * SHORT_STEP_S if known.instruments_s else 0.0
 
 
 def _middle(values: list[float]) -> float:

@@ -19,7 +19,6 @@ from .applied import AppliedRun
 from .clock import StepClock
 from .facts import ScriptFacts
 from .feeds import Feeds
-from .instruments import longest_step_s
 from .knobs import Knobs
 from .metrics import Metrics
 from .participants import ClockHooks as ClockHooks
@@ -59,7 +58,8 @@ class Session:
         self.clock = clock or StepClock(recorder, request.window)
         self.clock.asynchronous = self.device.asynchronous
         self.clock.counts_samples = request.knowledge.unit != "steps"
-        self.clock.instruments.longest_s = longest_step_s(request.knowledge)
+        self.clock.instruments.knows(request.knowledge)
+        self.clock.instruments.is_wanted = lambda: self._is_only_timed
         self.clock.recurring.decide_as(request.knowledge, request.config)
         self.knobs = Knobs(recorder, request.config, request.knowledge.placeholders, self._ended_early)
         self.applied = None if self.measuring else AppliedRun(request, self.knobs, self.clock.instruments)
@@ -140,7 +140,7 @@ class Session:
             self.clock.activity = lambda: hooks.activity() + self._reported.changes
             self.clock.on_block = hooks.on_block
             self.clock.ready, self.clock.ends_are_told = hooks.ready, self.trained_by == "torch"
-            self.clock.instruments.may_go_off = lambda: self._is_only_timed and hooks.may_go_off()
+            self.clock.instruments.may_go_off = hooks.may_go_off
             self._rotate(hooks)
 
     @property

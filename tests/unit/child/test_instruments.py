@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from support.in_process import Log, session_of
+from support.in_process import Log
 
 from tuner.child.clock import StepClock
-from tuner.child.instruments import ALIKE, LEAST_STEPS, MOST_S, SHORT_STEP_S
+from tuner.child.instruments import LEAST_STEPS, MOST_S, SHORT_STEP_S
 from tuner.child.records import Knowledge, Window
 from tuner.child.recurring import NOTHING
 from tuner.child.reported import ReportedSamples
-from tuner.knowledge import as_document
 
 OWN_S = 0.0002
 WINDOW = Window(warmup_steps=10, warmup_s=0.5, min_blocks=12, min_s=3.0, max_s=3.0)
@@ -27,7 +26,7 @@ class Loop:
         self._random, self._spread = random.Random(3), spread
         self.clock = StepClock(self.log, window, clock=lambda: self.now)
         self.instruments = self.clock.instruments
-        self.instruments.may_go_off = lambda: may_go_off
+        self.instruments.is_wanted, self.instruments.may_go_off = lambda: True, lambda: may_go_off
         self.missed = list[int]()
         self.instruments.listeners.append(self.missed.append)
 
@@ -78,19 +77,40 @@ def test_a_long_step_and_one_that_always_has_them_are_told_as_they_are() -> None
         assert all(block["instruments_s"] == 0.0 for block in loop.log.of("block"))
 
 
+WRITTEN = Knowledge(steps=100, instruments_s=OWN_S)
+
+
 @pytest.mark.parametrize(
-    ("known", "longest_s"),
+    ("known", "step_s", "told_s"),
     [
-        (Knowledge(), SHORT_STEP_S),
-        (Knowledge(steps=100), 0.0),
-        (Knowledge(steps=100, instruments_s=0.0001), ALIKE * SHORT_STEP_S),
+        (Knowledge(steps=100), 0.001, 0.001 + OWN_S),
+        (WRITTEN, 1.5 * SHORT_STEP_S, 1.5 * SHORT_STEP_S),
+        (WRITTEN, 2 * SHORT_STEP_S, 2 * SHORT_STEP_S + OWN_S),
     ],
-    ids=["as written", "as written, not told", "as written, told"],
+    ids=["not told of the script", "told of it", "of longer steps"],
 )
-def test_it_is_told_of_a_config_where_it_was_of_the_script_as_written(known: Knowledge, longest_s: float) -> None:
-    """Else a ratio would be too high by what is taken out of one side alone."""
-    session = session_of({"window": {}, "knowledge": as_document(known)}, Log())
-    assert session.clock.instruments.longest_s == longest_s
+def test_it_is_told_of_a_config_where_it_was_of_the_script_as_written(
+    known: Knowledge, step_s: float, told_s: float
+) -> None:
+    """A ratio is wrong by all that is taken out of one of its sides alone."""
+    loop = Loop(step_s)
+    loop.instruments.knows(known)
+    assert loop.run().told_s == pytest.approx(told_s, rel=0.02)
+    assert bool(loop.without) is (told_s == step_s)
+
+
+def test_where_it_cannot_be_told_of_a_config_it_is_what_it_was_of_the_script() -> None:
+    kept = Loop(0.001, may_go_off=False)
+    kept.instruments.knows(WRITTEN)
+    assert kept.run().told_s == pytest.approx(kept.step_s, rel=0.01)
+    pauses, chance = Loop(0.001), random.Random(2)
+    pauses.instruments.knows(WRITTEN)
+    while not pauses.clock.complete:
+        pauses.step(0.02 * (chance.random() < 0.1))
+    assert pauses.without and pauses.instruments.step_s == OWN_S
+    training = Loop(0.0006)
+    training.instruments.knows(WRITTEN)
+    assert training.run(epoch=6, epoch_s=0.01, validates=True).told_s == pytest.approx(training.step_s, rel=0.05)
 
 
 @pytest.mark.parametrize("validates", [False, True])

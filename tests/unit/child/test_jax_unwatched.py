@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from support.jax_here import jax
@@ -31,7 +32,7 @@ def test_they_are_on_again_for_a_function_that_was_made_meanwhile() -> None:
     with watched() as trial:
         first, second, instruments = loop_of(1.0), loop_of(0.5), trial.session.clock.instruments
         first(3)
-        instruments.may_go_off = lambda: True
+        instruments.is_wanted = instruments.may_go_off = lambda: True
         assert instruments.begins(SHORT_STEP_S, lambda: None)
         first(LEAST_STEPS + 1)
         assert instruments.off
@@ -44,12 +45,12 @@ def test_a_function_that_may_validate_is_seen() -> None:
     """It is called with the parameters between steps, and no part of the loop."""
     with watched() as trial:
         train, instruments = loop_of(1.0), trial.session.clock.instruments
-        score = jax.jit(lambda params, x, y: loss_of(params, x, y))
+        score = jax.jit(functools.partial(loss_of))
         held, (x, y) = weights(), next(iter(batches(20, 1)))
         train(200)
         score(held, x, y)
         train(200)
-        instruments.may_go_off = lambda: True
+        instruments.is_wanted = instruments.may_go_off = lambda: True
         assert instruments.begins(SHORT_STEP_S, lambda: None)
         train(LEAST_STEPS + 1)
         assert instruments.off

@@ -19,7 +19,7 @@ def test_updates_of_a_fit_that_begins_without_them_are_known_all_the_same(begin:
     trial, net, (x, y) = begin(), model(), arrays(10 * (LEAST_STEPS + 1))
     net.fit(x, y, batch_size=10, epochs=1, verbose=0)
     instruments = trial.session.clock.instruments
-    instruments.may_go_off = lambda: True
+    instruments.is_wanted = instruments.may_go_off = lambda: True
     assert instruments.begins(SHORT_STEP_S, lambda: None)
     net.fit(x, y, batch_size=10, epochs=1, verbose=0)
     assert instruments.off

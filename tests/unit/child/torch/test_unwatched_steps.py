@@ -46,7 +46,7 @@ def off(trial: Trial, loop: Loop) -> Instruments:
     """Steps until they go without the instruments."""
     instruments = trial.session.clock.instruments
     loop.step(3)
-    instruments.may_go_off = lambda: True
+    instruments.is_wanted = instruments.may_go_off = lambda: True
     assert instruments.begins(SHORT_STEP_S, lambda: None)
     loop.step(LEAST_STEPS + 1)
     assert instruments.off
