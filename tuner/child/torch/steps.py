@@ -66,13 +66,11 @@ class StepWatch:
         self.stepped: list[Stepped] = []
         self.devices: set[str] = set()
         self.loss_devices: set[str] = set()
-        self.together = 0
+        self.together = self._others_steps = 0
         self._described: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self.backwards = 0
-        self.steps = 0
+        self.backwards = self.steps = self._backwards_before = 0
         self.unseen_gradient: Callable[[], None] = lambda: None
         """Is called before a step that no backward preceded."""
-        self._backwards_before = 0
         self.defers: Callable[[Optimizer | None, bool], bool] = lambda optimizer, counts: False
         """Whether what was just done is given to a device later, and then the step ends, if it is one that counts."""
         self.evaluations = 0
@@ -88,9 +86,9 @@ class StepWatch:
         self._awaits_backward = False
         """Whether a step that counts was taken within the backward that is under way."""
         self._uncompiled = Uncompiled(torch)
-        self._alone: Callable[[], Optimizer | None] = lambda: None
-        """Whose step was the newest that counted, with no backward around it and no closure given; else None."""
-        self._others_steps = 0  # since its newest one, while the instruments are off
+        self._newest: Callable[[], Optimizer | None] = lambda: None
+        self._alone: Callable[[], Optimizer | None] = self._newest
+        """Whose steps were the newest two that counted, with no backward around it and no closure given; else None."""
 
     @property
     def may_go_off(self) -> bool:
@@ -210,7 +208,7 @@ class StepWatch:
         return profile_hook_step
 
     def _unwatched_step(self, inner: Callable[..., object], optimizer: Optimizer) -> object:
-        """While the instruments are off."""
+        """While the instruments are off. Steps of others alone show that another loop has begun."""
         self._here.in_optimizer = True
         try:
             if self.scaling is None:
@@ -226,7 +224,7 @@ class StepWatch:
         if is_its and not self._is_captured():  # the clock may wait for the device
             instruments.passed()
         elif optimizer not in self._described or self._others_steps > PATIENCE * len(self._described):
-            instruments.interrupted()  # another loop has begun
+            instruments.interrupted()
         return result
 
     def _describe(self, optimizer: Optimizer) -> None:
@@ -282,8 +280,10 @@ class StepWatch:
         """An optimizer has stepped, or what else a step is has ended; ``counts``: whether it ends a step here."""
         if counts:
             self.step_ends()
-            is_alone = is_plain and self.session.may_be_of("torch") and not in_backward(self.torch)
-            self._alone = weakref.ref(optimizer) if is_alone and optimizer is not None else lambda: None
+            before = self._newest()
+            self._newest = weakref.ref(optimizer) if is_plain and optimizer is not None else lambda: None
+            is_alone = optimizer is before and self.session.may_be_of("torch") and not in_backward(self.torch)
+            self._alone = self._newest if is_alone else lambda: None
         if self.defers(optimizer, counts):
             return
         if optimizer is not None:

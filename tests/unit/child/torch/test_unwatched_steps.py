@@ -81,6 +81,15 @@ def test_no_steps_go_without_them_that_are_given_a_closure(begin: Begin) -> None
     assert not trial.adapter.may_go_off()
 
 
+def test_no_steps_go_without_them_that_optimizers_take_by_turns(begin: Begin) -> None:
+    """Each on batches of its own: one's steps alone would be half of them."""
+    trial, loops = begin(), (Loop(), Loop())
+    for number, _ in enumerate(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X), batch_size=1)):
+        loops[number % 2].step()
+        assert not trial.adapter.may_go_off()
+    assert trial.steps == len(X)
+
+
 def test_an_optimizer_that_the_script_drops_is_gone(begin: Begin) -> None:
     begin()
     loop = Loop()
