@@ -36,6 +36,7 @@ class Instruments:
     they can't, or that tells nothing, it is what it was of the script as written.
     ``missed``, and before it the ``listeners``, are told how many steps went without them, once they are on again;
     ``missed`` also as the last stretch has ended.
+    ``unseen``: steps that went without them so far, and whose ``missed`` were told.
     ``counts_samples``: whether it is they that count the samples, so that those of such steps aren't counted.
     """
 
@@ -52,7 +53,7 @@ class Instruments:
         self._synchronize: Callable[[], None] = lambda: None
         self._clock = clock
         self._is_done = False
-        self._length = self._taken = self._passed = 0
+        self._length = self._taken = self._passed = self.unseen = 0
         self._began: float | None = None
         self._with_s: float | None = None
         self._differences: list[float] = []
@@ -150,6 +151,7 @@ class Instruments:
         self._is_done, self.is_under_way = ends, not ends
         self.off, self._began, self._taken = off and not ends, None, 0
         passed, self._passed = self._passed, 0
+        self.unseen += passed
         if passed:
             for listener in self.listeners:
                 listener(passed)

@@ -173,8 +173,9 @@ class StepWatch:
         Of one that gives numbers alone, of data that it was given before, it is each of those of such a call.
         """
         clock = self.session.clock
-        calls, steps = self._leading - function.seen_at[0], clock.total_steps - function.seen_at[1]
-        is_first, function.seen_at = function.seen_at == (0, 0), (self._leading, clock.total_steps)
+        seen = clock.total_steps - clock.instruments.unseen
+        calls, steps = self._leading - function.seen_at[0], seen - function.seen_at[1]
+        is_first, function.seen_at = function.seen_at == (0, 0), (self._leading, seen)
         again = function.is_given_again(self.leaves((args, kwargs)))
         since = steps if function.gives_numbers and again else calls
         if not clock.validating and clock.recurring.comes_with_steps(since, is_first=is_first):

@@ -76,6 +76,7 @@ class StepWatch:
         self._epoch_steps = 0
         self._making = False
         self._awaits_iterator = False
+        session.clock.instruments.listeners.append(lambda passed: trajectory.missed())
         self._making_counted: Callable[[Model], AbstractContextManager[None]] = self._counted_by_name
 
     def install(self, trainer: type) -> None:
