@@ -25,7 +25,8 @@ PRECISION = 0.01
 """Of a step, within which the cost has to be known (95%), for so many seconds at most."""
 MOST_S = 1.5
 ROUGHLY = 0.05
-"""Of a step, from then on. What isn't known so well after as many seconds again isn't told: no interval holds it."""
+"""Of a step, from then on, or twice as much of the cost itself. What isn't known so well after as many seconds again
+isn't told: no interval holds it."""
 
 
 class Instruments:
@@ -122,8 +123,7 @@ class Instruments:
         elif self._with_s is not None:
             self._differences.append(self._with_s - step_s)
             self._without_s.append(step_s)
-        enough = ROUGHLY if now >= self._ends_at else PRECISION
-        if len(self._differences) >= LEAST_PAIRS and self._half_width() <= enough * _middle(self._without_s):
+        if len(self._differences) >= LEAST_PAIRS and self._is_known(roughly=now >= self._ends_at):
             self._tell(max(0.0, _middle(self._differences)), _middle(self._without_s))
             self._go(off=False, ends=True)
         else:
@@ -143,9 +143,10 @@ class Instruments:
         if self._known_s:
             self._tell(self._known_s, max(0.0, self._usual_s - self._known_s))
 
-    def _half_width(self) -> float:
-        """Of what a step takes of them, in seconds (95%)."""
-        return 2 * _spread(self._differences) / math.sqrt(len(self._differences))
+    def _is_known(self, *, roughly: bool) -> bool:
+        half_width = 2 * _spread(self._differences) / math.sqrt(len(self._differences))
+        step_s, own_s = _middle(self._without_s), _middle(self._differences)
+        return half_width <= (max(ROUGHLY * step_s, 2 * ROUGHLY * own_s) if roughly else PRECISION * step_s)
 
     def _go(self, *, off: bool, ends: bool) -> None:
         self._is_done, self.is_under_way = ends, not ends
