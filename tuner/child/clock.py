@@ -224,9 +224,8 @@ class StepClock:
             return
         enough = self._is_enough(self._clock() - self._phase_started)
         held_s = turns.wait(enough=enough, whole=len(self._blocks) >= 3 and self._is_whole)
-        self._turn_s = 0.0
+        self._turn_s, self._block_started = 0.0, self._block_started + held_s
         self._phase_started += held_s
-        self._block_started += held_s
         lead_in_s = turns.lead_in_s(stock=self._stock_was_seen, short=self._steps_are_short)
         if lead_in_s:
             self._lead_in_ends = self._clock() + lead_in_s
@@ -237,13 +236,14 @@ class StepClock:
 
     def _missed(self, count: int) -> None:
         """So many steps went without the instruments, of as many samples as those before: in no block."""
-        untold = count if self.instruments.counts_samples else 0
-        samples = self.total_samples / max(1, self.total_steps) * untold
+        samples = self.total_samples / max(1, self.total_steps) * count * self.instruments.counts_samples
         self.recurring.missed(count, self.total_steps)
         self.total_steps += count
         self.total_samples, self.told_samples = self.total_samples + samples, self.told_samples + samples
         if not self.instruments.is_under_way:
+            warm = self._phase_started, self._phase_steps  # which the loop has become meanwhile as well
             self._begin_block_anew()
+            self._phase_started, self._phase_steps = warm
 
     def _is_led_in(self) -> bool:
         """Whether the step that ended belongs to the lead-in of a turn, which is nowhere counted."""
@@ -335,9 +335,10 @@ class StepClock:
             enough = elapsed >= self._window.warmup_s and self._phase_steps >= self._window.warmup_steps
             slow = elapsed >= self._window.max_s and self._phase_steps >= 3  # ten steps of 10 s would cost too much
             fills = not self._window.until_samples and self.is_filling() and elapsed < self.fill_s()
-            drains = self.turns is not None and self.turns.drains(elapsed)
-            is_early = fills or drains or not (enough or slow)
-            if not (is_early or self.instruments.begins(elapsed / max(1, self._phase_steps), self.synchronize)):
+            half = elapsed >= self._window.warmup_s / 2 and self._phase_steps >= self._window.warmup_steps
+            waits = (self.turns is not None and self.turns.drains(elapsed)) or fills or not (half or slow)
+            begun = not waits and self.instruments.begin(elapsed / max(1, self._phase_steps), self.synchronize)
+            if (enough or slow) and not (waits or begun):
                 self._enter(Phase.WINDOW, now)
         elif self._is_complete(elapsed):
             self.complete = True

@@ -67,13 +67,13 @@ class Instruments:
             self._known_s = script.instruments_s
             self._longest_s = ALIKE * SHORT_STEP_S if self._known_s else 0.0
 
-    def begins(self, step_s: float, synchronize: Callable[[], None]) -> bool:
-        """Whether stretches begin now, of steps that last so long; they do once at most.
+    def begin(self, step_s: float, synchronize: Callable[[], None]) -> bool:
+        """Begins stretches of steps that last so long, once at most. Returns whether some are under way.
 
         ``synchronize`` waits until the device is done with the steps so far.
         """
         if self._is_done or self.is_under_way or step_s > self._longest_s or not self.is_wanted():
-            return False
+            return self.is_under_way
         self._usual_s = step_s
         if not self.may_go_off():
             self._go_by_script()

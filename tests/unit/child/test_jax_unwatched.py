@@ -33,7 +33,7 @@ def test_they_are_on_again_for_a_function_that_was_made_meanwhile() -> None:
         first, second, instruments = loop_of(1.0), loop_of(0.5), trial.session.clock.instruments
         first(3)
         instruments.is_wanted = instruments.may_go_off = lambda: True
-        assert instruments.begins(SHORT_STEP_S, lambda: None)
+        assert instruments.begin(SHORT_STEP_S, lambda: None)
         first(LEAST_STEPS + 1)
         assert instruments.off
         before = trial.steps
@@ -51,7 +51,7 @@ def test_a_function_that_may_validate_is_seen() -> None:
         score(held, x, y)
         train(200)
         instruments.is_wanted = instruments.may_go_off = lambda: True
-        assert instruments.begins(SHORT_STEP_S, lambda: None)
+        assert instruments.begin(SHORT_STEP_S, lambda: None)
         train(LEAST_STEPS + 1)
         assert instruments.off
         score(held, x, y)

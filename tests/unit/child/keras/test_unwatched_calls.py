@@ -20,7 +20,7 @@ def test_updates_of_a_fit_that_begins_without_them_are_known_all_the_same(begin:
     net.fit(x, y, batch_size=10, epochs=1, verbose=0)
     instruments = trial.session.clock.instruments
     instruments.is_wanted = instruments.may_go_off = lambda: True
-    assert instruments.begins(SHORT_STEP_S, lambda: None)
+    assert instruments.begin(SHORT_STEP_S, lambda: None)
     net.fit(x, y, batch_size=10, epochs=1, verbose=0)
     assert instruments.off
     for _ in range(4):

@@ -47,7 +47,7 @@ def off(trial: Trial, loop: Loop) -> Instruments:
     instruments = trial.session.clock.instruments
     loop.step(3)
     instruments.is_wanted = instruments.may_go_off = lambda: True
-    assert instruments.begins(SHORT_STEP_S, lambda: None)
+    assert instruments.begin(SHORT_STEP_S, lambda: None)
     loop.step(LEAST_STEPS + 1)
     assert instruments.off
     return instruments
