@@ -122,8 +122,9 @@ class JaxAdapter(Adapter):
         if steps is None or self.session.feeds.feeding is not None or steps.awaits is not None:
             return False
         function = steps.leader.key
-        is_alone = isinstance(function, JittedFunction) and list(steps.training) == [function]
-        return is_alone and isinstance(function, JittedFunction) and function.tells and function.last.parts == 1
+        if not isinstance(function, JittedFunction) or list(steps.training) != [function]:
+            return False
+        return function.tells and function.last.parts == 1
 
     def on_block(self) -> None:
         """Reads the loss."""

@@ -209,14 +209,7 @@ class StepWatch:
 
     def _unwatched_step(self, inner: Callable[..., object], optimizer: Optimizer) -> object:
         """While the instruments are off. Steps of others alone show that another loop has begun."""
-        self._here.in_optimizer = True
-        try:
-            if self.scaling is None:
-                result = inner(optimizer)
-            else:
-                result = self.scaling.step(optimizer, lambda: inner(optimizer))
-        finally:
-            self._here.in_optimizer = False
+        result = self._inner_step(inner, optimizer, (), {})
         self.steps += 1
         self.trajectory.stepped(optimizer)
         instruments, is_its = self.session.clock.instruments, optimizer is self._alone()
@@ -251,14 +244,7 @@ class StepWatch:
         else:
             args = (self._counted(optimizer, closure), *args[1:])
         self.weights.step_begins(optimizer)
-        self._here.in_optimizer = True
-        try:
-            if self.scaling is None or callable(closure):
-                result = inner(optimizer, *args, **kwargs)
-            else:
-                result = self.scaling.step(optimizer, lambda: inner(optimizer, *args, **kwargs))
-        finally:
-            self._here.in_optimizer = False
+        result = self._inner_step(inner, optimizer, args, kwargs, has_closure=callable(closure))
         self.steps += 1
         self._backwards_before = self.backwards
         self.losses.step_ends()
@@ -267,6 +253,19 @@ class StepWatch:
             self.trajectory.took_step(optimizer)
             self._count_step(optimizer, counts=self._counts_now(optimizer), is_plain=not (args or kwargs))
         return result
+
+    def _inner_step(
+        self, inner: Callable[..., object], optimizer: Optimizer, args: tuple[object, ...], kwargs: Keywords,
+        *, has_closure: bool = False,
+    ) -> object:  # fmt: skip
+        """PyTorch's own step, on gradients of the script's scale where it is ours that scales the losses."""
+        self._here.in_optimizer = True
+        try:
+            if self.scaling is None or has_closure:
+                return inner(optimizer, *args, **kwargs)
+            return self.scaling.step(optimizer, lambda: inner(optimizer, *args, **kwargs))
+        finally:
+            self._here.in_optimizer = False
 
     def _counts_now(self, optimizer: Optimizer) -> bool:
         leads = self._cycle.leads(optimizer, self.batches())
