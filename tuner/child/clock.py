@@ -297,10 +297,10 @@ class StepClock:
             self._carried_s += max(0.0, seconds)
             self._block_started, self._ready_at_start = now, ready
             return
-        if not flagged:
-            seconds, self._carried_s = seconds + self._carried_s, 0.0
+        seconds, self._carried_s = (seconds, self._carried_s) if flagged else (seconds + self._carried_s, 0.0)
         if seconds > 0:
-            own_s = 0.0 if flagged else self.instruments.taken_of(seconds, self._steps)
+            behind = counted.wait_s, self._ready_at_start, ready  # what the instruments may be hidden behind
+            own_s = 0.0 if flagged else self.instruments.taken_of(seconds, self._steps, *behind)
             wait_s = min(counted.wait_s, seconds - own_s)
             block = Block(
                 self.phase, self._steps, counted.samples, seconds - own_s, wait_s, flagged, self._ready_at_start, ready,

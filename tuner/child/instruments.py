@@ -53,7 +53,7 @@ class Instruments:
         self._missed = missed
         self._synchronize: Callable[[], None] = lambda: None
         self._clock = clock
-        self._is_done = False
+        self._is_done = self._is_config = self._is_by_script = False
         self._length = self._taken = self._passed = self.unseen = 0
         self._began: float | None = None
         self._with_s: float | None = None
@@ -61,8 +61,9 @@ class Instruments:
         self._without_s: list[float] = []
         self._ends_at = math.inf
 
-    def knows(self, script: Knowledge) -> None:
+    def knows(self, script: Knowledge, *, as_written: bool) -> None:
         """What is known of it as written: a ratio is wrong by all that is taken out of one of its sides alone."""
+        self._is_config = not as_written
         if script.steps:
             self._known_s = script.instruments_s
             self._longest_s = ALIKE * SHORT_STEP_S if self._known_s else 0.0
@@ -83,11 +84,19 @@ class Instruments:
         self._ends_at = self._clock() + MOST_S
         return True
 
-    def taken_of(self, seconds: float, steps: int) -> float:
+    def taken_of(self, seconds: float, steps: int, wait_s: float = 0.0, *stock: float | None) -> float:
         """What they took of so many steps, which lasted so long: in the seconds that were told, or in their share where
         the machine is faster by now.
+
+        Of a config's steps that were told what those of the script are, no more than a loader that works ahead leaves:
+        while the loop waits for it, nothing else takes time. ``wait_s`` of those seconds, and ``stock``, the samples
+        that lay ready as they began and ended (None where nothing works ahead).
         """
-        return min(self.step_s * steps, self.share * seconds)
+        taken_s = min(self.step_s * steps, self.share * seconds)
+        ready = [each for each in stock if each is not None]
+        if not (self._is_by_script and self._is_config and ready):
+            return taken_s
+        return max(0.0, taken_s - wait_s) if min(ready) else 0.0
 
     def passed(self, count: int = 1) -> None:
         """So many steps went without them; for good, in an applied run that has told what took effect."""
@@ -141,6 +150,7 @@ class Instruments:
 
     def _go_by_script(self) -> None:
         if self._known_s:
+            self._is_by_script = True
             self._tell(self._known_s, max(0.0, self._usual_s - self._known_s))
 
     def _is_known(self, *, roughly: bool) -> bool:

@@ -22,7 +22,7 @@ class Loop:
 
     def __init__(self, step_s: float, *, spread: float = 0.1, may_go_off: bool = True, window: Window = WINDOW) -> None:
         self.now, self.log, self.step_s, self.batch = 0.0, Log(), step_s, 32
-        self.steps = self.without = 0
+        self.steps, self.without, self.wait_s = 0, 0, 0.0
         self._random, self._spread = random.Random(3), spread
         self.clock = StepClock(self.log, window, clock=lambda: self.now)
         self.instruments = self.clock.instruments
@@ -39,7 +39,7 @@ class Loop:
             self.instruments.passed()
             return
         self.now += OWN_S
-        self.clock.add_samples(self.batch, 0.0)
+        self.clock.add_samples(self.batch, self.wait_s)
         self.clock.step()
 
     def run(self, *, epoch: int = 10**9, epoch_s: float = 0.0, validates: bool = False) -> Loop:
@@ -94,23 +94,39 @@ def test_it_is_told_of_a_config_where_it_was_of_the_script_as_written(
 ) -> None:
     """A ratio is wrong by all that is taken out of one of its sides alone."""
     loop = Loop(step_s)
-    loop.instruments.knows(known)
+    loop.instruments.knows(known, as_written=False)
     assert loop.run().told_s == pytest.approx(told_s, rel=0.02)
     assert bool(loop.without) is (told_s == step_s)
 
 
 def test_where_it_cannot_be_told_of_a_config_it_is_what_it_was_of_the_script() -> None:
     kept = Loop(0.001, may_go_off=False)
-    kept.instruments.knows(WRITTEN)
+    kept.instruments.knows(WRITTEN, as_written=False)
     assert kept.run().told_s == pytest.approx(kept.step_s, rel=0.01)
     pauses, chance = Loop(0.001), random.Random(2)
-    pauses.instruments.knows(WRITTEN)
+    pauses.instruments.knows(WRITTEN, as_written=False)
     while not pauses.clock.complete:
         pauses.step(0.02 * (chance.random() < 0.1))
     assert pauses.without and pauses.instruments.step_s == pytest.approx(OWN_S, abs=0.05 * 0.003)
     training = Loop(0.0006)
-    training.instruments.knows(WRITTEN)
+    training.instruments.knows(WRITTEN, as_written=False)
     assert training.run(epoch=6, epoch_s=0.01, validates=True).told_s == pytest.approx(training.step_s, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("stock", "wait_s", "hidden_s"),
+    [(None, 1.0, 0.0), (0.0, 1.0, OWN_S), (64.0, 1.0, OWN_S), (64.0, OWN_S / 4, OWN_S / 4)],
+    ids=["a loader that works in the loop", "one that is behind", "one that is waited for", "one that is ahead"],
+)
+@pytest.mark.parametrize("as_written", [False, True])
+def test_what_hides_behind_a_wait_for_data_is_not_taken_out_of_a_config_by_the_figure_of_the_script(
+    stock: float | None, wait_s: float, hidden_s: float, as_written: bool
+) -> None:
+    loop = Loop(0.001, may_go_off=False)
+    loop.wait_s = wait_s
+    loop.clock.ready = lambda: stock
+    loop.instruments.knows(WRITTEN, as_written=as_written)
+    assert loop.run().told_s == pytest.approx(loop.step_s + hidden_s * (not as_written), rel=0.01)
 
 
 @pytest.mark.parametrize("validates", [False, True])
