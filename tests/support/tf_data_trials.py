@@ -60,6 +60,10 @@ class Trial:
         record = next(r for r in self.log.records if r["kind"] == "knob" and r["knob"] == knob)
         return record["evidence"], record["reason"]
 
+    def is_of_value(self, knob: str) -> bool | None:
+        """Whether what doesn't apply is the value; behind ``evidence``."""
+        return next(r["of_value"] for r in self.log.records if r["kind"] == "knob" and r["knob"] == knob)  # type: ignore[no-any-return]
+
 
 def after(make: Callable[[], Any], *, batches: int = 3, epochs: int = 1, **config: Any) -> Trial:
     """A trial of the config behind a baseline, both on a dataset made anew."""

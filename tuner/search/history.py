@@ -288,8 +288,8 @@ class History:
         """Knobs that met nothing in the script to turn.
 
         What is at work anyway is so of this value: TensorFlow makes one call of a map at once by itself. Of the knob it
-        is where two values say so, and none another thing. Where nothing tells which it is, as in records of earlier
-        versions, it's the value if something was turned all the same.
+        is where two values say so. A knob that another trial saw at work stays, whatever is said of it. Where nothing
+        tells which it is, as in records of earlier versions, it's the value if something was turned all the same.
         """
         nothing_there, at_work, idle = set[str](), set[str](), defaultdict[str, set[Value]](set)
         for trial in self._all:
@@ -303,7 +303,7 @@ class History:
                     idle[report.knob].add(trial.config[report.knob])
                 else:
                     nothing_there.add(report.knob)
-        return frozenset(nothing_there | {knob for knob, values in idle.items() if len(values) > 1} - at_work)
+        return frozenset((nothing_there | {knob for knob, values in idle.items() if len(values) > 1}) - at_work)
 
     def _values_that_fail_alone(self) -> list[tuple[str, Value]]:
         """Values that failed with everything else as written: they aren't tried in company.
@@ -319,7 +319,8 @@ class History:
                 continue
             if outcome.kind is OutcomeKind.UNFINISHED:
                 failed += [(name, value) for name, value in turned if name in late]
-            failed += turned if len(turned) == 1 else []
+            elif len(turned) == 1:
+                failed += turned
         return failed
 
     def _is_at_least_as_heavy(self, config: Config, failed: Config) -> bool:

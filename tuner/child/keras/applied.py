@@ -8,8 +8,8 @@ from functools import partial
 from .. import allocator
 from ..applied import Effect
 from ..tensorflow import FRAMEWORK, elsewhere
+from ..tensorflow.data.refused import Applied
 from ..tensorflow.data.watch import KNOBS as DATA_KNOBS
-from ..tensorflow.data.watch import Applied
 from ..tensorflow.mixed_precision import BF16, in_words
 from .model import accumulation_of
 from .settings import MODEL_KNOBS

@@ -18,7 +18,7 @@ from ..evidence import Finding
 from ..records import Evidence, Value
 from ..tensorflow.data import own, plans
 from ..tensorflow.data.plans import Plan
-from ..tensorflow.data.recipes import Refused
+from ..tensorflow.data.refused import Refused, reason_of
 from ..tensorflow.data.watch import AS_WRITTEN, DatasetWatch
 from ..tensorflow.types import Dataset, DatasetIterator, Structure
 from .by_turns import StepsByTurns
@@ -87,7 +87,7 @@ class OwnPipelines:
         try:
             _, applied = datasets.turned(dataset, wanted)
         except Exception as error:  # the script's own functions are traced anew, and may raise anything
-            return _told(error)
+            return reason_of(error)
         refused = next((each.refused for each in applied.values() if each.refused), "")
         return refused or (AS_WRITTEN if not all(each.changed for each in applied.values()) else "")
 
@@ -105,7 +105,7 @@ class OwnPipelines:
         try:
             self._own[()], self._plan = self._made({})
         except Exception as error:  # the script's own functions are traced anew, and may raise anything
-            self._obstacle = _told(error)
+            self._obstacle = reason_of(error)
 
     def hold(self) -> None:
         """The turn is over: what made its batches ends."""
@@ -226,11 +226,6 @@ def is_at_rest() -> bool:
         used_s = time.process_time() - used_s
         calm = calm + 1 if used_s <= CALM * (time.perf_counter() - began) else 0
     return calm >= LOOKS
-
-
-def _told(error: Exception) -> str:
-    line = (str(error).strip().splitlines() or [""])[0]
-    return line if isinstance(error, Refused) else f"{type(error).__name__}: {line}"
 
 
 def _reference(dataset: Dataset | None) -> Callable[[], object]:

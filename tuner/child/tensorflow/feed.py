@@ -8,7 +8,8 @@ from ..applied import Effect
 from ..feeds import Feed
 from ..records import LoaderUse
 from ..sources import TrainingSources
-from .data.watch import KNOBS, Applied, DatasetWatch
+from .data.refused import Applied
+from .data.watch import KNOBS, DatasetWatch
 from .iteration import DatasetSource, IterationWatch
 
 NO_DATASET = "no tf.data dataset of the training was changed"

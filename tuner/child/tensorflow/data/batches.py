@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from ..types import Dataset
-from .recipes import Node, Refused
+from .recipes import Node
+from .refused import Refused
 
 BATCHERS = (
     "batch", "padded_batch", "ragged_batch", "sparse_batch", "rebatch", "map_and_batch", "dense_to_ragged_batch",
@@ -132,6 +133,7 @@ def _check_epoch(node: Node, old: int, new: int) -> None:
             f"of {rows} samples {rows // old * old} are in whole batches of {old}, and {rows // new * new} in those of"
             f" {new}: the script leaves out the rest",
             final=True,
+            of_value=True,
         )
 
 
@@ -145,7 +147,8 @@ def _recounted(node: Node, old: int, new: int) -> Node:
     if node.method == "shuffle":
         return node.but(buffer_size=-(-count * old // new))
     if count * old % new:
-        raise Refused(f"{node.method}({count}) of {old} samples each is no whole number of batches of {new}")
+        reason = f"{node.method}({count}) of {old} samples each is no whole number of batches of {new}"
+        raise Refused(reason, of_value=True)
     return node.but(count=count * old // new)
 
 

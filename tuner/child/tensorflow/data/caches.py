@@ -11,7 +11,8 @@ from types import ModuleType
 
 from ...patches import patch
 from ..types import Dataset, Structure, Table, Tensor
-from .recipes import Node, RecipeBook, Refused
+from .recipes import Node, RecipeBook
+from .refused import Refused
 
 # Sources that give the same elements in the same order each time; the first ones have them in memory already.
 _IN_MEMORY = ("_TensorSliceDataset", "_TensorDataset", "_RangeDataset", "_ListDataset")

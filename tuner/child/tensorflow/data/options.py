@@ -9,7 +9,8 @@ from ...records import Value
 from ..types import Dataset
 from .batches import as_int
 from .caches import lasting_ops
-from .recipes import Node, Refused
+from .recipes import Node
+from .refused import Refused
 
 AUTO = "auto"
 NONE = "none"

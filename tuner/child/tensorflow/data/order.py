@@ -16,7 +16,8 @@ from ..types import Dataset
 from .batches import BATCHERS, as_int
 from .caches import lasting_ops, made_of, stateful_ops
 from .options import why_one_by_one
-from .recipes import Node, Refused
+from .recipes import Node
+from .refused import Refused
 
 UNSHUFFLED = "the script doesn't shuffle these data: their order may matter"
 NO_CALLS = "nothing in the dataset runs in parallel"

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from ...patches import patch
 from ..types import Dataset
+from .refused import Refused
 from .traced import made_again
 
 # What joins several datasets; every other method has the one that it is called on.
@@ -38,17 +39,6 @@ Arguments = Mapping[str, Any]
 Call = Callable[[Sequence[Dataset], Arguments], Dataset]
 """Makes a dataset of its inputs and the arguments of the recorded call."""
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-class Refused(Exception):
-    """A change that this dataset doesn't allow; the text is the reason, as a short clause.
-
-    ``final``: cutting the ready batches anew is no way around it either.
-    """
-
-    def __init__(self, reason: str, *, final: bool = False) -> None:
-        super().__init__(reason)
-        self.final = final
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from types import ModuleType
 
 from ..types import Array, Structure, Tensor
 from .caches import is_steady_link, is_steady_source, lasting_ops, operations, stateful_ops
-from .recipes import Node, Refused
+from .recipes import Node
+from .refused import Refused
 
 # A map may as well stand behind these: they choose and order elements without looking at them.
 _BLIND = ("shuffle", "repeat", "take", "skip", "shard", "prefetch", "with_options", "assert_cardinality")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import ModuleType
 
 from ...evidence import Finding, at_work_anyway
@@ -14,26 +14,14 @@ from ..types import Dataset, DatasetIterator
 from . import batches, options, order, plans, shared_out, vectorize
 from .caches import Place, watch_tables
 from .filling import Filling
-from .recipes import Node, RecipeBook, Refused
+from .recipes import Node, RecipeBook
+from .refused import Applied, Refused, line_of
 
 KNOBS = ("batch_size", "parallel_calls", "vectorized_map", "prefetch", "cache", "deterministic", "private_threads")
 # A cache is placed in what the script wrote; then come the links below the batch, the batch, and what stands behind.
 _ORDER = ("cache", "parallel_calls", "batch_size", "vectorized_map", "prefetch", "deterministic", "private_threads")
 FIRST_STEPS = 3
 AS_WRITTEN = "the script is written so already"
-
-
-@dataclass
-class Applied:
-    """What became of one knob in the datasets that were adapted: places seen, places changed, why not.
-
-    ``size``: of the new batches, where their size is the knob.
-    """
-
-    sites: int = 0
-    changed: int = 0
-    refused: str = ""
-    size: int = 0
 
 
 class DatasetWatch:
@@ -113,8 +101,7 @@ class DatasetWatch:
                     working.append(knob)
                     applied.update(outcomes)
                 except Exception as error:
-                    reason = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {_line(error)}"
-                    applied[knob] = Applied(1, 0, reason)
+                    applied[knob] = Applied.not_for(error, knob)
             if working == wanted:
                 raise problem
         for knob, outcome in applied.items():
@@ -142,7 +129,7 @@ class DatasetWatch:
             try:
                 node, applied[knob], factor = self._resized(node, dataset, batched, parts)
             except Refused as refusal:
-                applied[knob] = Applied(1, 0, str(refusal))
+                applied[knob] = Applied.not_for(refusal, knob)
         adapted = node.build()
         resized = applied.get("batch_size", Applied())
         if resized.changed:
@@ -165,7 +152,7 @@ class DatasetWatch:
             node, sites, changed = self._edited(node, dataset, knob, value)
             return node, Applied(sites, changed)
         except Refused as refusal:
-            return node, Applied(1, 0, str(refusal))
+            return node, Applied.not_for(refusal, knob)
 
     def _resized(self, node: Node, dataset: Dataset, batched: bool, parts: int) -> tuple[Node, Applied, float]:
         """With batches of ``parts`` times as many samples as the config has in one forward pass."""
@@ -217,6 +204,7 @@ class DatasetWatch:
         total = self.applied.setdefault(knob, Applied())
         total.sites += outcome.sites
         total.changed += outcome.changed
+        total.of_value = outcome.of_value if outcome.refused and not total.refused else total.of_value
         total.refused = total.refused or outcome.refused
 
     def _count_cache(self, dataset: Dataset) -> None:
@@ -310,7 +298,7 @@ class DatasetWatch:
             try:
                 self.session.facts.cache_bytes = place.needed_bytes(self.tf)
             except Exception as error:
-                self.session.note(f"what a cache would take could not be measured: {_line(error)}")
+                self.session.note(f"what a cache would take could not be measured: {line_of(error)}")
 
     def _written_size(self, node: Node, dataset: Dataset, batched: bool) -> int | None:
         try:
@@ -368,7 +356,7 @@ class DatasetWatch:
         applied = self.applied.get(knob, Applied())
         if applied.refused or not applied.sites:
             reason = applied.refused or "no dataset of the training was changed"
-            finding = Finding(Evidence.NOT_APPLICABLE, reason)
+            finding = Finding(Evidence.NOT_APPLICABLE, reason, of_value=applied.of_value)
         elif knob == "batch_size":
             finding = self._judge_size(requested)
         elif not applied.changed:
@@ -393,7 +381,3 @@ class DatasetWatch:
         if usual == requested:
             return Finding(Evidence.VERIFIED, "", usual)
         return Finding(Evidence.CONTRADICTED, f"most batches have {usual} samples", usual)
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:200]
