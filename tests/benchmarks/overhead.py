@@ -1,7 +1,7 @@
 """What instrumentation costs, of a step and until the first step: interleaved fresh processes, ratios.
 
-    python tests/benchmarks/overhead.py [--script torch|keras|torch-short|jax-short|keras-on-jax-short] [--pairs 15]
-        [--told]
+    python tests/benchmarks/overhead.py [--script torch|keras|torch-short|jax-short|keras-on-jax-short|tf-short]
+        [--pairs 15] [--told]
 
 A step takes about 10 ms, and less than one where the script's name says ``short``.
 
@@ -96,9 +96,34 @@ KERAS_ON_JAX_SHORT = (
     .replace("import tensorflow as tf\ntf.config.threading.set_intra_op_parallelism_threads(1)\n", "")
     .replace("range(7)", "range(1)").replace("256", "32").replace("512", "64")
 )  # fmt: skip
+TF_SHORT = """
+import json, statistics, time, keras, numpy
+import tensorflow as tf
+tf.config.threading.set_intra_op_parallelism_threads(1)
+chance = numpy.random.default_rng(0)
+x, y = chance.normal(size=(8192, 32)).astype("float32"), chance.integers(0, 10, 8192)
+data = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(8192).batch(64).prefetch(1)
+model = keras.Sequential([keras.Input((32,)), keras.layers.Dense(64, activation="relu"), keras.layers.Dense(10)])
+optimizer = keras.optimizers.SGD()
+loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+@tf.function
+def train_step(x, y):
+    with tf.GradientTape() as tape:
+        loss = loss_of(y, model(x, training=True))
+    slopes = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(slopes, model.trainable_variables))
+    return loss
+ends = []
+for epoch in range(EPOCHS):
+    for x, y in data:
+        train_step(x, y)
+        ends.append(time.time())
+steps = [after - before for before, after in zip(ends[20:], ends[21:])]
+print(json.dumps({"step_s": statistics.median(steps), "mean_s": statistics.fmean(steps), "first_step_at": ends[0]}))
+"""
 SCRIPTS = {
     "torch": TORCH, "keras": KERAS, "torch-short": TORCH_SHORT, "jax-short": JAX_SHORT,
-    "keras-on-jax-short": KERAS_ON_JAX_SHORT,
+    "keras-on-jax-short": KERAS_ON_JAX_SHORT, "tf-short": TF_SHORT,
 }  # fmt: skip
 EPOCHS = {"jax-short": 40, "keras-on-jax-short": 20}
 """Of a script, 4 of the others."""
