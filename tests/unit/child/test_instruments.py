@@ -8,7 +8,7 @@ import pytest
 from support.in_process import Log
 
 from tuner.child.clock import StepClock
-from tuner.child.instruments import LEAST_STEPS, MOST_S, SHORT_STEP_S
+from tuner.child.instruments import LEAST_STEPS, MOST_S, ROUGHLY, SHORT_STEP_S
 from tuner.child.records import Knowledge, Window
 from tuner.child.recurring import NOTHING
 from tuner.child.reported import ReportedSamples
@@ -223,3 +223,14 @@ def test_what_cannot_be_known_well_is_not_told(seed: int) -> None:
         loop.step(0.02 * (chance.random() < 0.1))
     assert loop.without and loop.instruments.step_s in (0.0, pytest.approx(OWN_S, abs=0.05 * 0.003))
     assert loop.clock.total_steps == loop.steps
+
+
+@pytest.mark.parametrize(("step_s", "every"), [(0.0004, 64), (0.0006, 50), (0.0008, 40), (0.0033, 18)])
+def test_what_the_script_does_now_and_then_is_no_part_of_it(step_s: float, every: int) -> None:
+    """As a line that it writes every 50 steps, a tenth of its time: chance says whether they are on then."""
+    for first in range(0, every, every // 8):
+        loop = Loop(step_s)
+        while not loop.clock.complete:
+            loop.step(step_s * every / 10 * (loop.steps % every == first))
+        own_s = loop.instruments.step_s
+        assert own_s == 0.0 or own_s == pytest.approx(OWN_S, abs=2 * ROUGHLY * step_s)
