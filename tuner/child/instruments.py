@@ -6,6 +6,7 @@ A step without them is what the script has alone, or under ``autotune run``; a r
 from __future__ import annotations
 
 import math
+import random
 import statistics
 import time
 from collections.abc import Callable
@@ -17,8 +18,13 @@ SHORT_STEP_S = 0.005
 ALIKE = 2.0
 """Times that, of which a step may be where it was told of the script as written: both sides of a ratio are told it."""
 STRETCH_S = 0.02
+UNEVEN = 0.5
+"""Stretches are longer or shorter than usual at random, by up to so much of their length, and which one of two has them
+is drawn. What a script does every 50 steps fell into each stretch with them, or into each without, where two had as
+many steps: of steps of 0.6 ms, a tenth of whose time that took, 0.32 ms were told where 0.2 ms were true.
+"""
 LEAST_STEPS = 8
-"""Of a stretch: a device is waited for at both ends."""
+"""Of a stretch, on average: a device is waited for at both ends."""
 LEAST_PAIRS = 12
 """Of stretches, before what they tell is taken."""
 PRECISION = 0.01
@@ -54,9 +60,10 @@ class Instruments:
         self._synchronize: Callable[[], None] = lambda: None
         self._clock = clock
         self._is_done = self._is_config = self._is_by_script = False
-        self._length = self._taken = self._passed = self.unseen = 0
+        self._usual_length = self._length = self._taken = self._passed = self.unseen = 0
+        self._chance = random.Random(1)
         self._began: float | None = None
-        self._with_s: float | None = None
+        self._first_s: float | None = None
         self._differences: list[float] = []
         self._without_s: list[float] = []
         self._ends_at = math.inf
@@ -80,7 +87,7 @@ class Instruments:
             self._go_by_script()
             return False
         self.is_under_way, self._synchronize = True, synchronize
-        self._length = max(LEAST_STEPS, math.ceil(STRETCH_S / max(step_s, 1e-7)))
+        self._usual_length = self._length = max(LEAST_STEPS, math.ceil(STRETCH_S / max(step_s, 1e-7)))
         self._ends_at = self._clock() + MOST_S
         return True
 
@@ -123,20 +130,23 @@ class Instruments:
         """
         if not self.is_under_way:
             return
-        self._with_s = None
+        self._first_s = None
         self._end_or_go(off=False, now=math.inf if for_good else self._clock())
 
     def _ended(self, step_s: float, now: float) -> None:
-        if not self.off:
-            self._with_s = step_s
-        elif self._with_s is not None:
-            self._differences.append(self._with_s - step_s)
-            self._without_s.append(step_s)
+        was_off, first_s, self._first_s = self.off, self._first_s, None
+        if first_s is None:
+            self._first_s = step_s
+            self._end_or_go(off=not was_off, now=now)
+            return
+        with_s, without_s = (first_s, step_s) if was_off else (step_s, first_s)
+        self._differences.append(with_s - without_s)
+        self._without_s.append(without_s)
         if len(self._differences) >= LEAST_PAIRS and self._is_known(roughly=now >= self._ends_at):
             self._tell(max(0.0, _middle(self._differences)), _middle(self._without_s))
             self._go(off=False, ends=True)
         else:
-            self._end_or_go(off=not self.off, now=now)
+            self._end_or_go(off=self._chance.random() < 0.5, now=now)
 
     def _end_or_go(self, *, off: bool, now: float) -> None:
         ends = now >= self._ends_at + MOST_S
@@ -161,6 +171,7 @@ class Instruments:
     def _go(self, *, off: bool, ends: bool) -> None:
         self._is_done, self.is_under_way = ends, not ends
         self.off, self._began, self._taken = off and not ends, None, 0
+        self._length = round(self._usual_length * self._chance.uniform(1 - UNEVEN, 1 + UNEVEN))
         passed, self._passed = self._passed, 0
         self.unseen += passed
         if passed:
