@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -44,6 +46,32 @@ def check_what_lies_below_a_filter_is_left_out() -> None:
     next(iterator)
     soon(lambda: read(model_of(tf, iterator)).batches, 5)
     assert read(model_of(tf, iterator)).samples == 0
+
+
+def check_what_an_interleave_has_made_is_told_and_nothing_below_it() -> None:
+    """More comes to lie there while its trial is held, and a loop lived on that unseen. A later epoch fills it anew."""
+    whole = tf.data.Dataset.range(1000)
+    for data, batches, samples in ((whole.batch(8), 2 + 36, 0), (whole, 2, 36)):
+        dataset = tf.data.Dataset.range(100).prefetch(40).interleave(
+            lambda x, inner=data: inner, cycle_length=4, num_parallel_calls=4
+        )  # fmt: skip
+        dataset = (dataset if batches > 2 else dataset.batch(8)).prefetch(2)
+        watch, kept, most = ReadyWatch(tf), [], math.ceil(batches + samples / 8)
+        for fetched, unseen in ((2, 1), (most, most - 1)):
+            kept.append(iter(dataset))
+            watch.fetches_from(kept[-1])
+            told = []
+            for _ in range(fetched):
+                next(kept[-1])
+                soon(partial(_lies_ready, kept[-1]), (batches, samples))
+                told.append(watch.samples(8))
+            assert told == [None] * unseen + [8.0 * batches + samples] * (fetched - unseen)
+        assert watch.capacity(8) == 2
+
+
+def _lies_ready(iterator: Any) -> tuple[int, int]:
+    stock = read(model_of(tf, iterator))
+    return stock.batches, stock.samples
 
 
 def check_the_rest_of_an_epoch_is_no_stock() -> None:
