@@ -12,11 +12,13 @@ from types import ModuleType
 from ..types import DatasetIterator, ModelNode, ModelProto
 from .at_work import BATCHING, AtWork
 
-# Each element above is one below. A filter, an interleave, a zip or a window isn't so: what lies there isn't counted.
+# Each element above is one below. A filter, an interleave, a zip or a window isn't so: what lies below isn't counted.
 _ONE_TO_ONE = (
     "Root", "Prefetch", "Map", "ParallelMapV2", "MapAndBatch", "Shuffle", "ShuffleAndRepeat", "ForeverRepeat",
     "FiniteRepeat", "MemoryCache", "FiniteTake", "FiniteSkip", "AssertCardinality", "Model", "Options",
 )  # fmt: skip
+_INTERLEAVING = "ParallelInterleave"
+"""So begin the names of those that make elements ahead themselves: each of these is one above."""
 _KEPT_FULL = ("Shuffle", "ShuffleAndRepeat")
 """These give nothing before they are full: their buffer is no stock that a loop could live on."""
 
@@ -26,6 +28,7 @@ class Stock:
     """What lies ready at one moment, and what may at most: batches that are whole, and samples that are in none yet.
 
     ``fetched``: batches so far. The most is by the buffers as they are: TensorFlow widens those that it tunes itself.
+    ``most_interleaved``: what an interleave may hold beside it, in batches or, where these are made of it, in samples.
     """
 
     fetched: int
@@ -33,6 +36,7 @@ class Stock:
     samples: int
     most_batches: float
     most_samples: float
+    most_interleaved: tuple[float, float] = (0.0, 0.0)
 
 
 def model_of(tf: ModuleType, iterator: DatasetIterator) -> ModelProto:
@@ -43,34 +47,38 @@ def model_of(tf: ModuleType, iterator: DatasetIterator) -> ModelProto:
 
 def read(model: ModelProto) -> Stock:
     """What lies ready by it."""
-    fetched, ready, most, batched = 0, [0, 0], [0.0, 0.0], 0
+    fetched, ready, most, interleaved, batched = 0, [0, 0], [0.0, 0.0], [0.0, 0.0], 0
     for node in _in_a_row(model):
         unit = min(batched, 1)
         fetched = fetched or int(node.num_elements)
         if node.name not in _KEPT_FULL:
             ready[unit] += int(node.buffered_elements)
-            most[unit] += sum(_bound(node))
+            most[unit] += sum(_bound(node, "buffer_size"))
+            interleaved[unit] += sum(_bound(node, "max_buffered_elements"))
         batched += node.name in BATCHING
-    return Stock(fetched, ready[0], ready[1], most[0], most[1])
+    return Stock(fetched, ready[0], ready[1], most[0], most[1], (interleaved[0], interleaved[1]))
 
 
 def _in_a_row(model: ModelProto) -> Iterator[ModelNode]:
-    """The nodes from the last one down, as long as elements are batches, or the samples of one batcher."""
+    """The nodes from the last one down, as long as elements are batches, or the samples of one batcher; an interleave
+    that makes them is the last one.
+    """
     key, batchers = model.output, 0
     while True:
         node = model.nodes[key]
         batchers += node.name in BATCHING
-        if batchers > 1 or node.name not in (*_ONE_TO_ONE, *BATCHING):
+        interleaves = node.name.startswith(_INTERLEAVING)
+        if batchers > 1 or not (interleaves or node.name in (*_ONE_TO_ONE, *BATCHING)):
             return
         yield node
-        if len(node.inputs) != 1:
+        if interleaves or len(node.inputs) != 1:
             return
         key = node.inputs[0]
 
 
-def _bound(node: ModelNode) -> Iterator[float]:
+def _bound(node: ModelNode, name: str) -> Iterator[float]:
     for parameter in node.parameters:
-        if parameter.name == "buffer_size":
+        if parameter.name == name:
             yield parameter.value
 
 
@@ -136,7 +144,9 @@ class ReadyWatch:
         stands, self._made, self._fetched = made == self._made, made, stock.fetched
         is_new, self._is_new = self._is_new, False
         ended = made >= self._cardinality if self._cardinality >= 0 else self._may_have_ended(made, stands)
-        fills = self._is_later and stock.fetched < self.capacity(batch_size)
+        batches, samples = stock.most_interleaved
+        most = self.capacity(batch_size) + math.ceil(batches + samples / max(1, batch_size))
+        fills = self._is_later and stock.fetched < most
         return None if is_new or ended or fills else float(stock.batches * batch_size + stock.samples)
 
     def _may_have_ended(self, made: int, stands: bool) -> bool:
