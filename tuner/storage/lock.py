@@ -15,6 +15,8 @@ import socket
 import stat
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 
@@ -138,6 +140,17 @@ class FolderLock(_Holder):
             raise already_running(self._folder, f", in {holder}")
         self._lock = lock
         return self
+
+
+@contextmanager
+def both_locks(folder: Path, device: Device) -> Iterator[None]:
+    """Holds a study's folder and its device. Raises as either does, with no folder left behind that wasn't there."""
+    wanted: list[AbstractContextManager[object]] = [FolderLock(folder), DeviceLock(device, str(folder))]
+    with ExitStack() as locks:
+        # A folder that is only made for its lock is made last: where the device is busy it would stay behind, empty.
+        for lock in wanted if folder.exists() else reversed(wanted):
+            locks.enter_context(lock)
+        yield
 
 
 def already_running(folder: Path, where: str = "") -> StorageError:

@@ -22,7 +22,7 @@ from tuner.space.resolve import resolve, selected_names
 from tuner.space.resolved import ResolvedSpace
 from tuner.storage.database import NewTrial
 from tuner.storage.folder import CHECKS, LOG, PROBE
-from tuner.storage.lock import DeviceLock, FolderLock
+from tuner.storage.lock import both_locks
 from tuner.study.baseline import baseline_error, blame_error, check_failure, keep_fault
 from tuner.study.blame import Inquiry, Whose, may_be_ours
 from tuner.study.context import StudyContext
@@ -44,7 +44,7 @@ def probe(
     gives no figure, ``Interrupted`` when ``stop`` is set, and the errors of the locks.
     """
     placeholders = parse(plan.script.argv)
-    with FolderLock(plan.folder), DeviceLock(plan.device, str(plan.folder)):
+    with both_locks(plan.folder, plan.device):
         bound = bound_knobs(placeholders)
         knowledge = first_knowledge(bound)
 

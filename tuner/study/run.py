@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 
 from tuner.events import Listener, Noted, StudyFinished, StudyStarted, TrialFinished
@@ -18,7 +18,7 @@ from tuner.space.arguments import bound_knobs, parse
 from tuner.storage.compile_cache import is_own
 from tuner.storage.database import Repository, StudyRecord, holds_results
 from tuner.storage.folder import COMPILE_CACHE
-from tuner.storage.lock import DeviceLock, FolderLock
+from tuner.storage.lock import both_locks
 from tuner.study.baseline import measure_baseline
 from tuner.study.budget import Budget
 from tuner.study.candidates import screen_candidates
@@ -70,12 +70,7 @@ def opened(
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[StudyContext]:
     """The study in the plan's folder, new or resumed, with its locks held. Raises as ``run_study`` before a trial."""
-    with ExitStack() as locks:
-        of_folder, of_device = FolderLock(plan.folder), DeviceLock(plan.device, str(plan.folder))
-        wanted: list[AbstractContextManager[object]] = [of_folder, of_device]
-        # A folder that is only made for its lock is made last: where the device is busy nothing is left behind.
-        for lock in wanted if plan.folder.exists() else reversed(wanted):
-            locks.enter_context(lock)
+    with both_locks(plan.folder, plan.device):
         repository = Repository(plan.url)
         try:
             record, is_new = _open(plan, repository)

@@ -16,6 +16,7 @@ from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.bottleneck import Bound, bottleneck_of, find_bottleneck
 from tuner.child.records import ProbeSide
 from tuner.devices.present import host_of
+from tuner.errors import DeviceBusyError
 from tuner.events import Event, Noted, Probed
 from tuner.formatting import bottleneck_text
 from tuner.model import BASELINE, Block, Config, Outcome, Phase, Side
@@ -25,6 +26,7 @@ from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
 from tuner.runner.request import Interrupted, TrialRequest
 from tuner.search.structured import StructuredSampler
+from tuner.storage.lock import DeviceLock
 from tuner.study.probe import REAL, probe
 from tuner.study.run import run_study
 
@@ -323,3 +325,10 @@ def test_the_verb_measures_again_what_others_disturbed_and_says_so_where_that_is
     said = [line for line in report.lines() if line.startswith("disturbed: other processes used")]
     assert len(said) == disturbed == bool(report.document()["disturbed"])
     assert not disturbed or "of 8 cores" in said[0]
+
+
+def test_the_verb_leaves_no_folder_behind_where_the_device_is_busy(tmp_path: Path) -> None:
+    plan = worlds.plan(tmp_path / "new")
+    with DeviceLock(plan.device, "another study"), pytest.raises(DeviceBusyError):
+        probe(plan, Busy({}), lambda name, outcome: None, threading.Event())
+    assert not plan.folder.exists()
