@@ -21,6 +21,7 @@ from tuner.child.wire import FILES, MADE
 from tuner.devices.cpu import cpu_device
 from tuner.model import BASELINE, Outcome, Script
 from tuner.runner.created_files import (
+    DYING_S,
     LARGEST_COMPANION_BYTES,
     LARGEST_RESULT_BYTES,
     MOST_RESULTS,
@@ -158,6 +159,40 @@ def test_large_files_and_what_was_there_before_stay(tmp_path: Path) -> None:
     assert below(folder) == {"archive.h5", "labels.csv"}
     assert below(theirs) == {"old.txt"}
     assert below(trial / FILES) == {str(theirs / "log.txt").lstrip(os.sep)}
+
+
+def test_what_was_written_since_a_killed_trial_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The study was killed with its trial. The user trains by hand then, over what that left, and resumes it later."""
+    monkeypatch.setattr("tuner.runner.created_files.DYING_S", 0.0)
+    out, theirs, trial = (tmp_path / name for name in ("out", "theirs", "trial"))
+    for folder in (out, theirs, trial):
+        folder.mkdir()
+    note(trial, out, folder=True)
+    left = [out / "step-1.pt", theirs / "old.pt", out / "best.pt", theirs / "last.pt"]
+    for path in left:
+        path.write_text("the trial's")
+        note(trial, path, model=True)
+    (trial / "log.txt").write_text("its last line")
+    time.sleep(0.1)
+    since = [out / "best.pt", out / "step-2.pt", theirs / "last.pt"]
+    for path in since:
+        path.write_text("the user's")
+        os.utime(path, (0.0, 0.0))  # copied with its age
+    assert move_created_files(trial, has_died=True) == [str(path) for path in left[:2]]
+    assert {path.read_text() for path in since} == {"the user's"}
+    assert below(out) == {"best.pt", "step-2.pt"} and below(theirs) == {"last.pt"}
+
+
+@pytest.mark.parametrize("has_died", [True, False])
+def test_what_a_trial_wrote_last_of_all_is_put_aside(tmp_path: Path, has_died: bool) -> None:
+    """While it was being killed, or long after its runner had the last line of it."""
+    trial, last = tmp_path / "trial", tmp_path / "last.pt"
+    trial.mkdir()
+    note(trial, last, model=True)
+    last_line = time.time() - (DYING_S / 2 if has_died else 3600.0)
+    os.utime(trial / MADE, (last_line, last_line))
+    last.write_text("the trial's")
+    assert move_created_files(trial, has_died=has_died) == [str(last)]
 
 
 @pytest.mark.parametrize(("files", "stay"), [(MOST_RESULTS, False), (MOST_RESULTS + 1, True)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import stat
@@ -19,7 +20,7 @@ from pathlib import Path
 from tuner.child.records import FirstStep
 from tuner.child.wire import FILES, MADE
 from tuner.storage.folder import RECORDS
-from tuner.storage.records import read_records
+from tuner.storage.records import last_written, read_records
 
 LARGEST_RESULT_BYTES = 2**20
 MOST_RESULTS = 20
@@ -28,6 +29,8 @@ LARGEST_COMPANION_BYTES = 2**25
 """A file beside a model belongs to it, such as a configuration or a tokenizer; a larger one may be data."""
 MOST_KEPT_BYTES = 2**30
 """Of the files of one trial so much is kept. A study would otherwise keep a large model once a trial."""
+DYING_S = 15.0
+"""So long after the last line of a trial that was killed with its runner, the guard has ended the last of it."""
 REMOVED = "removed.txt"
 """In the trial's folder: paths of what was too large to be kept."""
 
@@ -65,14 +68,17 @@ class _Created:
         return path in self.models or (os.path.dirname(path) in folders and _size(path) <= LARGEST_COMPANION_BYTES)
 
 
-def move_created_files(trial: Path, *, keeps_data: bool = True) -> list[str]:
+def move_created_files(trial: Path, *, keeps_data: bool = True, has_died: bool = False) -> list[str]:
     """Moves what the trial created into its folder ``trial``, below ``files``. Returns the paths where they lay.
 
-    ``keeps_data``: what the script prepared for itself before its first step stays. No process of the trial may run any
-    more. Does nothing where that was done before. Never raises: what can't be moved stays.
+    ``keeps_data``: what the script prepared for itself before its first step stays. ``has_died``: the trial was killed
+    together with its runner, at some time; what has changed since is somebody else's and stays, also in a folder that
+    the trial made: checkpoints of the training that the user ran meanwhile. No process of the trial may run any more.
+    Does nothing where that was done before. Never raises: what can't be moved stays.
     """
     if not (trial / MADE).exists():
         return []
+    until = last_written(trial, 0.0) + DYING_S if has_died else math.inf
     created, first_step_at = _read(trial / MADE), _first_step_at(trial) if keeps_data else 0.0
     results = {
         path for path, after_first_step in created.files.items()
@@ -92,8 +98,9 @@ def move_created_files(trial: Path, *, keeps_data: bool = True) -> list[str]:
     results |= {path for path in early if not created.are_data([path])}
     for path in created.scratch:
         with contextlib.suppress(OSError):
-            os.unlink(path)
-    moved = [path for path in sorted(results) if _move(path, trial)]
+            if _touched_at(path) <= until:
+                os.unlink(path)
+    moved = [path for path in sorted(results) if _touched_at(path) <= until and _move(path, trial)]
     for path in sorted(created.folders, key=len, reverse=True):
         with contextlib.suppress(OSError):
             os.rmdir(path)
@@ -203,6 +210,12 @@ def _size(path: str) -> int:
 def _changed_at(path: str) -> float:
     status = _status(path)
     return status.st_mtime if status is not None else 0.0
+
+
+def _touched_at(path: str) -> float:
+    """When it, or its name, was changed last: a copy may have the age of what was copied."""
+    status = _status(path)
+    return status.st_ctime if status is not None else 0.0
 
 
 def _move(path: str, trial: Path) -> bool:

@@ -226,7 +226,7 @@ class ProcessRunner(Runner):
 
         ``hidden``: what trials have created that are alive beside it; None where it takes no turns with any.
         """
-        move_created_files(request.folder)  # of an earlier run, which was killed together with its runner
+        move_created_files(request.folder, has_died=True)  # of an earlier run, killed together with its runner
         if request.made:
             make_private(request.folder)
             note_missing(request.folder, request.made)

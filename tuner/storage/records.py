@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 from tuner.analysis.resources import ResourceSample
@@ -37,3 +38,16 @@ def read_resources(path: Path) -> list[ResourceSample]:
         except ValueError:
             continue
     return samples
+
+
+def last_written(folder: Path, started: float) -> float:
+    """When a file of the trial was last written, and so when it ran last: between its start and now, in seconds since
+    the epoch.
+    """
+    written = started
+    try:
+        for file in folder.iterdir():
+            written = max(written, file.stat(follow_symlinks=False).st_mtime)
+    except OSError:
+        pass  # it had no folder yet, or that is going
+    return min(written, max(started, time.time()))

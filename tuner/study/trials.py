@@ -18,6 +18,7 @@ from tuner.storage import codec
 from tuner.storage.atomic import write_durably
 from tuner.storage.database import NewTrial, Repository, TrialRecord, TrialState
 from tuner.storage.folder import CHECKS, OUTCOME, REQUEST, STANDING, trial_folder
+from tuner.storage.records import last_written
 from tuner.study.plan import StudyPlan
 
 MOST_STARTS = 3
@@ -47,7 +48,7 @@ class TrialStore:
     def recover(self) -> None:
         """Takes over the trials of a process that died: those with an outcome on disk are finished, others wait."""
         for apart in (*(self._folder / STANDING).glob("[0-9]*"), *(self._folder / CHECKS).glob("*")):
-            move_created_files(apart)
+            move_created_files(apart, has_died=True)
             mask_request(apart / REQUEST)
         for record in self._repository.records(self._study_id):
             # Whoever ran it is dead: the folder's lock is ours.
@@ -102,9 +103,9 @@ class TrialStore:
     def _recover(self, record: TrialRecord) -> None:
         folder = trial_folder(self._folder, record.trial.number)
         # What lies between then and now is no time of the study's.
-        outcome, ended = _outcome_on_disk(folder), _last_written(folder, record.started or 0.0)
+        outcome, ended = _outcome_on_disk(folder), last_written(folder, record.started or 0.0)
         if outcome is None:
-            move_created_files(folder)
+            move_created_files(folder, has_died=True)
             if record.attempts < MOST_STARTS:
                 self._repository.requeue_trial(self._study_id, record.trial.number)
                 return
@@ -126,19 +127,6 @@ def _outcome_on_disk(folder: Path) -> Outcome | None:
         return codec.decode_outcome((folder / OUTCOME).read_bytes())
     except (OSError, ValueError):
         return None
-
-
-def _last_written(folder: Path, started: float) -> float:
-    """When a file of the trial was last written, and so when it ran last: between its start and now, in seconds since
-    the epoch.
-    """
-    written = started
-    try:
-        for file in folder.iterdir():
-            written = max(written, file.stat(follow_symlinks=False).st_mtime)
-    except OSError:
-        pass  # it had no folder yet, or that is going
-    return min(written, max(started, time.time()))
 
 
 def within_limits(outcome: Outcome, limits: Limits, config: Config) -> Outcome:
