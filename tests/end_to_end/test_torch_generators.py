@@ -12,6 +12,7 @@ import pytest
 import torch
 from support.copied_data import Begin, Rows, left_out
 from support.torch_trials import begin
+from torch.random import manual_seed
 
 __all__ = ["begin"]
 
@@ -152,3 +153,50 @@ def test_what_pytorch_seeds_in_each_worker_is_no_generator_of_the_data(begin: Be
 
 def test_an_attribute_of_the_data_is_no_function_of_the_script(begin: Begin) -> None:
     assert left_out(begin, Split(), train) == {}
+
+
+class Itemwise(Rows):
+    """Seeds a generator of each item's own, as data that are made up often do."""
+
+    def __getitem__(self, index: int) -> Any:
+        generator = torch.Generator().manual_seed(index)
+        other = torch.Generator()
+        other.manual_seed(index + 1)
+        x, y = super().__getitem__(index)
+        return x + torch.rand(1, generator=generator) + torch.rand(1, generator=other), y
+
+
+class Imported(Rows):
+    """Seeds the generator that the process has, by a module that it imports there."""
+
+    def __getitem__(self, index: int) -> Any:
+        import torch as library
+
+        library.manual_seed(index)
+        return super().__getitem__(index)
+
+
+class Defaults(Rows):
+    """Seeds that generator itself."""
+
+    def __getitem__(self, index: int) -> Any:
+        torch.default_generator.manual_seed(index)
+        return super().__getitem__(index)
+
+
+class Named(Rows):
+    """Seeds it by the function alone."""
+
+    def __getitem__(self, index: int) -> Any:
+        manual_seed(index)
+        return super().__getitem__(index)
+
+
+def test_data_that_seed_a_generator_of_each_item_may_have_workers(begin: Begin) -> None:
+    assert left_out(begin, Itemwise()) == {}
+
+
+@pytest.mark.parametrize("made", [Imported, Defaults, Named])
+def test_the_process_s_generator_is_known_however_it_is_reached(begin: Begin, made: Callable[[], Any]) -> None:
+    reason = f"{made.__qualname__}.__getitem__ seeds the random numbers of the training"
+    assert left_out(begin, made())["num_workers"].startswith(reason)

@@ -24,6 +24,9 @@ IGNORED = (type, ModuleType, BuiltinFunctionType)
 """What nothing is kept in that a script would change."""
 _OF_GLOBALS = ("LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME")
 _READS = (*_OF_GLOBALS, "LOAD_DEREF")
+_IMPORTS = ("IMPORT_NAME", "IMPORT_FROM")
+_SEEDED_BY = ("torch", "random", "cuda", "default_generator")
+"""Names by which a script reaches PyTorch's function, or the generator that its process has."""
 BETWEEN = ("CACHE", "EXTENDED_ARG", "PRECALL")
 """Instructions that stand between others and do nothing by themselves."""
 _variables: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
@@ -195,11 +198,19 @@ def variables_in(code: CodeType) -> tuple[str, ...]:
 def seeds(code: CodeType) -> bool:
     """Whether a function's code, or that of one that it makes, seeds a generator that the whole process has: with
     ``torch.manual_seed``, ``numpy.random.seed``, or ``random.seed``.
+
+    ``torch.Generator().manual_seed`` seeds one of its own, as does the same of a local variable.
     """
     for each in codes(code):
-        read = [str(step.argval) for step in dis.get_instructions(each) if step.opname not in BETWEEN]
-        if "manual_seed" in each.co_names or ("random", "seed") in itertools.pairwise(read):
-            return True
+        steps = [step for step in dis.get_instructions(each) if step.opname not in BETWEEN]
+        pairs = list(itertools.pairwise(steps))
+        imported = {step.argval for last, step in pairs if last.opname in _IMPORTS}
+        for last, step in pairs:
+            if (last.argval, step.argval) == ("random", "seed"):
+                return True
+            is_global = step.opname in _READS or last.opname in _READS or last.argval in {*_SEEDED_BY, *imported}
+            if step.argval == "manual_seed" and is_global:
+                return True
     return False
 
 
