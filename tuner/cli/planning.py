@@ -103,15 +103,6 @@ def _check_ranks(settings: Settings, device: Device, cores: int) -> None:
         )
 
 
-def refuse_ranks(settings: Settings, verb: str) -> None:
-    """Raises ``UsageError`` for a verb that runs one process where the study.toml asks for several."""
-    if settings.ranks > 1:
-        raise UsageError(
-            f"{settings.source} says ranks = {settings.ranks}, and autotune {verb} runs one process",
-            hint="autotune study and autotune probe take several ranks",
-        )
-
-
 def described(plan: StudyPlan, settings: Settings, *, anew: bool) -> list[str]:
     """What the study would be, a line a choice; ``anew`` sets an earlier one aside."""
     on_device = plan.limits.max_device_bytes

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tuner.cli.options import declare_script
-from tuner.cli.planning import check_writable, make_plan, refuse_ranks
+from tuner.cli.options import declare_ranks, declare_script
+from tuner.cli.planning import check_writable, make_plan
 from tuner.cli.quantities import parse_seconds
 from tuner.cli.script import warn_of_secrets
 from tuner.cli.settings import Settings, gather
@@ -44,6 +44,7 @@ def add_parser(verbs: Subparsers) -> None:
         " nothing of any config. Run the same command again to resume.",
     )  # fmt: skip
     declare_script(parser)
+    declare_ranks(parser)
     parser.add_argument("--out", metavar="FILE", required=True, help="the file to write, such as grid.jsonl.gz")
     parser.add_argument("--configs", metavar="N", help="so many configs, chosen at random (default all)")
     parser.add_argument(
@@ -72,7 +73,6 @@ def run(arguments: argparse.Namespace) -> int:
     values = _values(arguments.values or ())
     settings = gather(arguments)
     vouch_for_settings(settings, trusted=arguments.trust)
-    refuse_ranks(settings, "record")
     plan = _own_folder(make_plan(settings), settings)
     plan = replace(plan, spaces=narrowed(plan.spaces, values))
     warn_of_secrets(plan.script)
@@ -109,7 +109,7 @@ def summary(grid: Grid, out: Path) -> list[str]:
     seconds, size = sum(row.seconds for row in grid.rows), out.stat().st_size
     return recorded_lines(
         str(out), size=size, seconds=seconds, found=len(rows), wanted=grid.header.configs, ended_as=ended_as,
-        best=replay.best,
+        best=replay.best, ranks=grid.header.ranks,
     )  # fmt: skip
 
 

@@ -24,14 +24,18 @@ def recorded_lines(
     wanted: int,
     ended_as: Mapping[str, int],
     best: tuple[Config, float],
+    ranks: int = 1,
 ) -> list[str]:
     """What the file at ``place``, of ``size`` bytes, holds: ``found`` of ``wanted`` configs, which took ``seconds``.
 
-    ``ended_as``: how many of them failed, by what they ended as. ``best``: the fastest one and its gain.
+    ``ended_as``: how many of them failed, by what they ended as. ``best``: the fastest one and its gain. ``ranks``: so
+    many processes trained together in each trial.
     """
     config, gain = best
+    together = f" in {ranks} ranks" if ranks > 1 else ""
     lines = [
-        f"{place}: {found} of {count_text(wanted, 'config')}, {bytes_text(size)}, recorded in {seconds_text(seconds)}",
+        f"{place}: {found} of {count_text(wanted, 'config')}{together}, {bytes_text(size)}, recorded in"
+        f" {seconds_text(seconds)}",
         f"fastest of single short trials, no proof: {config_text(config)} ({gain_text(gain)})",
     ]
     if ended_as:

@@ -225,7 +225,7 @@ def _check_alike(grid: Grid, longer: Grid) -> None:
     one, other = grid.header, longer.header
     for what, mine, its in (
         ("script", one.script_sha256, other.script_sha256), ("arguments", one.arguments, other.arguments),
-        ("knobs and values", one.knobs, other.knobs),
+        ("knobs and values", one.knobs, other.knobs), ("number of ranks", one.ranks, other.ranks),
     ):  # fmt: skip
         if mine != its:
             raise GridError(

@@ -85,6 +85,12 @@ class GridHeader:
     bottleneck: str = ""
     input_share: float | None = None
     notes: tuple[str, ...] = ()
+    ranks: int = 1
+
+    @property
+    def cores_of_a_rank(self) -> int:
+        """Those that each rank had for its own threads and workers."""
+        return max(1, self.cores // self.ranks)
 
 
 @dataclass(frozen=True)
@@ -194,6 +200,8 @@ def read_grid(path: Path) -> Grid:
             hint="record it anew: autotune record",
         )
     header = _line(place, 1, GridHeader, document)
+    if header.ranks < 1:
+        raise _refused(place, 1, f"header.ranks is {header.ranks}")
     for knob in header.knobs:
         if not 0 <= knob.as_written < len(knob.values):
             raise _refused(place, 1, f"header.knobs: {knob.name}.as_written is {knob.as_written}, no index of a value")

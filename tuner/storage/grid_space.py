@@ -45,7 +45,7 @@ def space_of(grid: Grid) -> ResolvedSpace:
         as_written=header.as_written, framework=header.framework, effective_batch=header.effective_batch
     )
     device = Device(header.device_kind, 0, header.device_name, header.device_name, header.memory_bytes)
-    known = Known(device, header.cores, knowledge=knowledge)
+    known = Known(device, header.cores_of_a_rank, knowledge=knowledge, ranks=header.ranks)
     return resolve(search_space_of(grid), known, pinned=Config(header.pinned))
 
 

@@ -96,9 +96,9 @@ def record(
     """Runs what is left to run, and gives all that was recorded: complete, or what there is when ``stop`` is set or the
     time is up. The script as written is run in any case.
 
-    Raises ``UsageError`` for a space that is too large to be recorded as a whole and for a grid of another script or
-    space to choose among, ``Interrupted`` where not even the
-    script as written was measured, and otherwise as ``run_study``.
+    Raises ``UsageError`` for a space that is too large to be recorded as a whole and for a grid of another script,
+    space or number of ranks to choose among, ``Interrupted`` where not even the script as written was measured, and
+    otherwise as ``run_study``.
     """
     if recording.among is not None:
         _check_script(plan, recording.among)
@@ -152,8 +152,15 @@ def _fastest(configs: Sequence[Config], space: ResolvedSpace, among: Grid) -> li
 
 
 def _check_script(plan: StudyPlan, among: Grid) -> None:
-    """Raises ``UsageError`` where the grid is of another script, of another version of it, or of other arguments."""
+    """Raises ``UsageError`` where the grid is of another script, of another version of it, of other arguments, or of
+    another number of ranks.
+    """
     header = among.header
+    if header.ranks != plan.ranks:
+        raise UsageError(
+            f"--among: {among.place} was recorded in {header.ranks} ranks, and this search is of {plan.ranks}",
+            hint=f"a choice of its fastest is one for as many: --ranks {header.ranks}",
+        )
     if (header.script_sha256, header.arguments) != (plan.script.sha256, masked(plan.script.argv)):
         command = " ".join((header.script, *header.arguments))
         raise UsageError(
@@ -221,6 +228,7 @@ def _header(study: StudyContext, recording: Recording, count: int, *, complete: 
         bottleneck=str(bottleneck.bound) if bottleneck is not None else "",
         input_share=bottleneck.input_share if bottleneck is not None else None,
         notes=() if recording.among is None else (f"the fastest configs of {Path(recording.among.place).name}",),
+        ranks=plan.ranks,
     )  # fmt: skip
 
 

@@ -130,7 +130,10 @@ def test_what_a_trial_reads_and_what_it_is_judged_by_may_be_turns_apart(grid: Gr
 
 @pytest.mark.parametrize(
     ("change", "what"),
-    [({"script_sha256": "0"}, "script"), ({"arguments": ("--x",)}, "arguments"), ({"knobs": ()}, "knobs and values")],
+    [
+        ({"script_sha256": "0"}, "script"), ({"arguments": ("--x",)}, "arguments"), ({"knobs": ()}, "knobs and values"),
+        ({"ranks": 2}, "number of ranks"),
+    ],
 )
 def test_what_was_measured_for_longer_is_of_the_same_search(grid: Grid, change: Mapping[str, Any], what: str) -> None:
     longer = replace(grid, header=replace(grid.header, **change))

@@ -125,6 +125,17 @@ def test_a_grid_of_another_script_is_refused_before_anything_runs(
     assert not other.configs
 
 
+def test_a_grid_of_several_ranks_says_so_and_is_none_of_one_process(recorded: Recorded, tmp_path: Path) -> None:
+    grid = replace(recorded.run(Recording(configs=3), selection=SELECTION, ranks=2), place="a.jsonl.gz")
+    assert grid.header.ranks == 2 and grid.header.cores == 8
+    space = GridReplay(grid).space
+    assert (space.ranks, space.cores) == (2, 4), "of each rank, as in the study that recorded it"
+    other = Recorded(tmp_path / "other")
+    with pytest.raises(UsageError, match=r"--among: a\.jsonl\.gz was recorded in 2 ranks, and this search is of 1"):
+        other.run(Recording(among=grid), selection=SELECTION)
+    assert not other.configs
+
+
 def test_a_replay_of_a_choice_of_configs_serves_these_only(recorded: Recorded) -> None:
     grid = recorded.run(Recording(configs=7), selection=SELECTION)
     space = GridReplay(grid).space
