@@ -14,6 +14,7 @@ import numpy as np
 from tuner.analysis.gain import WORTH_HAVING
 from tuner.analysis.tiers import Tiers
 from tuner.model import Config, Trial, Value, same_value
+from tuner.search.gain_model import expected_excess
 from tuner.search.history import History
 
 NO_EFFECT = math.log(WORTH_HAVING)
@@ -53,12 +54,19 @@ class Leaner:
         return loss if loss <= NO_EFFECT or not is_told else None
 
     def is_as_good(self, leaner: Config, config: Config) -> bool:
-        """Whether the one is the other without some of its knobs, and loses nothing worth having by any."""
+        """Whether the one is the other without some of its knobs, and nothing worth having by any of these is expected
+        to be lost: what nobody knows may be a gain, and counts as far as it may be one.
+        """
         ours, theirs = self._history.turned(leaner), self._history.turned(config)
         if len(ours) >= len(theirs) or not all(same_value(theirs.get(knob), value) for knob, value in ours.items()):
             return False
         found = self._loss(config, leaner)
-        return found is not None and found[0] <= NO_EFFECT * (len(theirs) - len(ours))
+        if found is None:
+            return False
+        read, deviation = self._as_read(config, leaner), found[1]
+        loss = found[0] if read is None else read
+        lost = expected_excess(np.array([loss]), np.array([deviation]), over=0.0)
+        return float(lost[0]) <= NO_EFFECT * (len(theirs) - len(ours))
 
     def first(self, candidates: Sequence[Trial], tiers: Tiers) -> tuple[Trial, ...]:
         """The candidates, those before a better one that are as good with fewer knobs and change no more."""
@@ -75,6 +83,12 @@ class Leaner:
     def _without(self, config: Config, knob: str) -> Config:
         left: Mapping[str, Value] = {name: v for name, v in self._history.turned(config).items() if name != knob}
         return self._history.space.canonical(left)
+
+    def _as_read(self, config: Config, other: Config) -> float | None:
+        """How much more is expected of the one's trial than of the other's, as logarithms; None without either."""
+        trials = [self._history.find(each) for each in (config, other)]
+        gains = [self._history.expected(trial) if trial is not None else None for trial in trials]
+        return math.log(gains[0] / gains[1]) if gains[0] and gains[1] else None
 
     def _loss(self, config: Config, other: Config) -> tuple[float, float] | None:
         """How much more the model gives the one than the other, as logarithms, and how far that may be off (standard
