@@ -29,6 +29,8 @@ MEASURED = {
 }  # fmt: skip
 FILES = {
     "train.py": "print('never started')\n",
+    "train.ipynb": '{"cells": []}',
+    "train.sh": "python train.py\n",
     "space.py": "SPACE = 3\n",
     "broken_space.py": "import nosuchpackage\n",
     "typo/train.py": "",
@@ -72,6 +74,8 @@ CASES = (
     Wrong("study", "usage", "no script given", "autotune study train.py"),
     Wrong("study gone.py", "script-not-found", "there is no script gone.py", "current folder"),
     Wrong("study train", "script-not-found", "there is no script train", "did you mean train.py?"),
+    Wrong("study train.ipynb --dry-run", "usage", "train.ipynb is a notebook", "nbconvert --to script train.ipynb"),
+    Wrong("probe train.sh", "usage", "train.sh is a shell script", "the Python script that it starts"),
     Wrong("study --module nosuch.train", "script-not-found", "nosuch.train", "nosuch"),
     Wrong("study train.py --module json", "usage", "both a script", "one of them"),
     Wrong("study train.py --device cuda:99", "device", "cuda:99", "devices here:", 4),

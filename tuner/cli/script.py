@@ -39,7 +39,9 @@ def find_script(path: str, module: str, arguments: Sequence[str], verb: str = "s
         raise UsageError(
             f"{path} is the interpreter, not a script", hint=f"leave it out: autotune {verb} train.py -- its arguments"
         )
-    return Script(path=path, argv=tuple(arguments), sha256=_sha256(_script_file(path)))
+    source = _script_file(path)
+    _refuse_others_code(source)
+    return Script(path=path, argv=tuple(arguments), sha256=_sha256(source))
 
 
 def is_interpreter(path: str) -> bool:
@@ -84,6 +86,19 @@ def _refuse_launcher(name: str, launches: bool, verb: str) -> None:
             f"{name} starts several processes; a study tunes the script in one process",
             hint="give the training script itself: autotune study train.py -- its arguments; --ranks N starts it in N"
             " processes as torchrun does",
+        )
+
+
+def _refuse_others_code(file: Path) -> None:
+    """Raises ``UsageError`` for what users start as they do a script, and Python doesn't run."""
+    if file.suffix == ".ipynb":
+        raise UsageError(
+            f"{file} is a notebook, not a Python script",
+            hint=f"write it as one first: jupyter nbconvert --to script {file}",
+        )
+    if file.suffix in {".sh", ".bash"}:
+        raise UsageError(
+            f"{file} is a shell script", hint="give the Python script that it starts, with its arguments after --"
         )
 
 
