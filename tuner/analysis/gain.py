@@ -22,6 +22,8 @@ WORTH_HAVING = 1.01
 SUSPECT = 1.5
 """A process that is kept alive whose rate has changed by such a factor is held against a fresh one. Machines change by
 less from one minute to the next, as a rule."""
+DRAWN = 0.02
+"""A gain that is shown may be so much off the rates beside it, as a logarithm, without a word."""
 _SCATTER = 0.5
 """The standard deviation of the logarithms of configs' gains, at the least: a factor of 1.6."""
 _STRETCH_S = 3.0
@@ -95,6 +97,19 @@ def _known(measured: float, reference: Reference | None) -> float:
     error = math.log(reference.gain.high / reference.gain.low) / (2 * 1.96)
     scattered = max(_SCATTER**2, measured**2 - error**2)
     return measured * scattered / (scattered + error**2)
+
+
+def is_drawn(trial: Trial) -> bool:
+    """Whether the gain that is shown of the trial isn't what the two rates beside it give, by more than ``DRAWN``.
+
+    It is drawn towards 1 by what its interval leaves open. Those of the finals aren't.
+    """
+    reference = reference_of(trial)
+    if reference is None or trial.phase in {*SIDELINES, Phase.FINALS}:
+        return False
+    ratio = reference.gain.ratio
+    measured = math.log(ratio) if 0 < ratio < math.inf else math.inf
+    return abs(measured - _known(measured, reference)) > DRAWN
 
 
 def at_rate(measurement: Measurement, rate: float) -> Measurement:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tuner.analysis.gain import is_drawn
 from tuner.events import (
     Event,
     FinalsStarted,
@@ -150,7 +151,7 @@ def row_of(trial: Trial, gain: float | None, *, best: bool) -> Row:
     outcome = trial.outcome
     measured = outcome is not None and outcome.complete
     config = str(trial.phase) if trial.phase in (Phase.BASELINE, Phase.ANCHOR) else run_text(trial)
-    shown = gain_text(gain) if gain is not None else ""
+    shown = f"{'~' if is_drawn(trial) else ''}{gain_text(gain)}" if gain is not None else ""
     return Row(trial.number, config, result_text(trial), shown, bool(measured), best)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from tuner.analysis.bottleneck import bottleneck_of
 from tuner.analysis.comparison import round_of
 from tuner.analysis.contention import MOVED, throttle_text
-from tuner.analysis.gain import BaselineTrack, score_of
+from tuner.analysis.gain import BaselineTrack, is_drawn, score_of
 from tuner.analysis.gain import gain as gain_of
 from tuner.analysis.learning import least_efficiency
 from tuner.analysis.turns import FEW_TURNS
@@ -33,6 +33,7 @@ from tuner.model import CardUse, Measurement, Phase, Trial
 from tuner.objective import Objective
 from tuner.report.table import Table
 
+DRAWN_TEXT = "~ where turns scatter: the gain is drawn towards 1, and is not the quotient of the two rates"
 _ALWAYS = 6
 """So many columns stand in every table; those behind only where a trial has something to say there."""
 
@@ -71,7 +72,7 @@ class TrialsReport:
         return None
 
     def table(self) -> Table:
-        """A row a trial; a ~ marks an approximate gain: the baseline drifted around the trial.
+        """A row a trial; a ~ marks an approximate gain: the baseline drifted around the trial, or its turns scatter.
 
         The objective has its column where it isn't the rate itself. So have the load of others, and what the driver
         said of a card, where there was any.
@@ -89,6 +90,7 @@ class TrialsReport:
         bottleneck = bottleneck_of(self.trials)
         lines = [bottleneck_text(bottleneck)] if bottleneck is not None else []
         lines += [shift_text(shift) for shift in self._track.shifts(MOVED)]
+        lines += [DRAWN_TEXT] * any(self.gain(trial) is not None and is_drawn(trial) for trial in self.trials)
         lines += [f"{AS_WRITTEN}: {remark}" for remark in remarks_of(self.trials)]
         for trial in self.trials:
             lines += _ranked(trial)
@@ -107,7 +109,7 @@ class TrialsReport:
 
     def _row(self, trial: Trial) -> list[str]:
         gain, score, measurement = self.gain(trial), self.score(trial), trial.measurement
-        rough = "~" if self._track.drift(trial.number) > MOVED else ""
+        rough = "~" if self._track.drift(trial.number) > MOVED or is_drawn(trial) else ""
         is_rate = score is None or (measurement is not None and score == measurement.rate)
         return [
             str(trial.number), str(trial.phase), run_text(trial), result_text(trial),

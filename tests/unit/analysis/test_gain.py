@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.analysis.gain import BaselineTrack, against_fresh, gain, score_of
+from tuner.analysis.gain import BaselineTrack, against_fresh, gain, is_drawn, score_of
 from tuner.errors import ObjectiveError
 from tuner.model import BASELINE, Block, Measurement, Outcome, OutcomeKind, Phase, Ratio, Reference, Shift, Trial
 from tuner.objective import Objective
@@ -150,3 +150,30 @@ def test_a_process_that_changes_with_time_is_no_measure_for_what_took_turns_with
     track = BaselineTrack(held, MORE)
     assert track.gain(held[1]) == pytest.approx(told, rel=0.01)
     assert track.gain(trials[3]) == pytest.approx(2.0, rel=0.01), "finals took turns with fresh ones"
+
+
+@pytest.mark.parametrize(
+    ("interval", "phase", "drawn"),
+    [
+        (Ratio(1.19, 1.17, 1.21), Phase.SEARCH, False),
+        (Ratio(1.19, 0.6, 2.3), Phase.SEARCH, True),
+        (Ratio(0.25, 0.01, 6.0), Phase.SEARCH, True),
+        (Ratio(0.0, 0.0, math.inf), Phase.SEARCH, True),
+        (Ratio(1.19, 0.6, 2.3), Phase.PROBE, False),
+        (Ratio(1.19, 0.6, 2.3), Phase.FINALS, False),
+        (None, Phase.SEARCH, False),
+    ],
+)
+def test_a_gain_that_is_not_the_quotient_of_the_rates_beside_it_is_known(
+    interval: Ratio | None, phase: Phase, drawn: bool
+) -> None:
+    """885 samples/s beside 742 as written, and 1.08x, reads like a mistake without a word."""
+    trial = _trial(1, 885.0, phase)
+    assert trial.outcome is not None
+    reference = Reference(885.0 / (interval.ratio or 1.0), interval, 8) if interval is not None else None
+    measurement = replace(MEASURED, rate=885.0, reference=reference)
+    trial = replace(trial, outcome=replace(trial.outcome, measurement=measurement))
+    assert is_drawn(trial) is drawn
+    if drawn and interval is not None and interval.ratio > 0:
+        shown = BaselineTrack([_trial(0, 742.0, Phase.BASELINE), trial], MORE).gain(trial)
+        assert shown is not None and abs(math.log(shown)) < abs(math.log(interval.ratio)) - 0.02
