@@ -187,7 +187,8 @@ def _lacked(result: StudyResult, best: Trial) -> str:
     if not screens and Tiers(result.tiers, result.knowledge).of(best.config) > 1:
         # One without seeds tells of the script as written: it stands for all.
         screens = [screen for screen in result.screened if not screen.seeds]
-    failed = [t.config for t in result.trials if t.phase is Phase.FINALS and t.outcome and not t.outcome.complete]
+    finals = [trial for trial in result.trials if trial.phase is Phase.FINALS]
+    failed = [trial.config for trial in finals if trial.outcome and not trial.outcome.complete]
     others = [config for config in failed if config and config not in own]
     if any(screen.lacked_time for screen in screens):
         return "no time left to compare how it learns, and to prove it"
@@ -197,11 +198,10 @@ def _lacked(result: StudyResult, best: Trial) -> str:
         return "it was not shown to learn as well as the script as written"
     if own.intersection(failed):
         return "it failed in the finals"
-    alike = _rejected_alike(result, best.config) if not screens else None
-    if alike is not None:
+    if not screens and (alike := _rejected_alike(result, best.config)) is not None:
         return f"what it changes beside speed {alike}"
     if result.interrupted:
-        return "the study ended before the finals finished"
+        return f"the study ended before the finals {'finished' if finals else 'began'}"
     if others:
         return f"{config_text(others[0])} came before it, and failed in the finals"
     if BASELINE in failed:

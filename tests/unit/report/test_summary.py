@@ -67,7 +67,9 @@ def test_why_the_fastest_is_not_proven_is_said_of_itself() -> None:
     said = "not proven: it was not shown to learn as well as the script as written"
     assert unproven(screened=(failed,)) == said
     assert unproven(screened=(failed,), interrupted=True) == said
-    assert unproven(interrupted=True) == "not proven: the study ended before the finals finished"
+    assert unproven(interrupted=True) == "not proven: the study ended before the finals began"
+    begun = Trial(32, Phase.FINALS, BASELINE, outcome=made_up.BEST.outcome)
+    assert unproven(begun, interrupted=True) == "not proven: the study ended before the finals finished"
     alike = Config({**made_up.CONFIG, "num_workers": 1})
     sibling = "not proven: what it changes beside speed failed the screen of num_workers=2 precision=bf16"
     assert unproven(screened=(failed,), best=alike) == unproven(screened=(failed,), best=alike, interrupted=True)
