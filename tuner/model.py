@@ -218,6 +218,7 @@ class Outcome:
     ``traceback_text`` is as plain Python prints it; ``with_ours`` has autotune's own frames, "" where none are in it.
     ``rotation``: the configs that took turns in the trial's process, empty in all trials but those of that phase.
     ``again_after``: the reason of an earlier run of the same trial, which something killed from outside; "" without.
+    ``rank``: which of several failed first; None where none did, or there is one.
     """
 
     kind: OutcomeKind
@@ -230,6 +231,7 @@ class Outcome:
     with_ours: str = ""
     rotation: tuple[Rotated, ...] = ()
     again_after: str = ""
+    rank: int | None = None
 
     @property
     def complete(self) -> bool:
@@ -318,8 +320,7 @@ class Shift:
 class Device:
     """The device a study runs on. ``uuid`` identifies the physical card; for a CPU it is the model's name.
 
-    ``label`` is the device as it is written on the command line: ``cpu``, ``cuda:0``; its kind where nothing else is
-    said, which is enough for the only one of its kind.
+    ``label`` is how it is written on the command line: ``cpu``, ``cuda:0``; its kind for the only one of its kind.
     """
 
     kind: str
@@ -369,8 +370,7 @@ class TierBest:
     """The best config whose knobs change no more than ``tier`` says: 1 speed, 2 the numerics, 3 the optimisation.
 
     ``gain`` is of its single trial; ``speedup`` is what the finals say, None where it wasn't judged there. ``learned``
-    is its screen's verdict (``pass-by-time`` where a larger batch was held to its speed), or ``not-needed`` or
-    ``not-screened``.
+    is its screen's verdict (``pass-by-time``: a larger batch, held to its speed), ``not-needed`` or ``not-screened``.
     """
 
     tier: int

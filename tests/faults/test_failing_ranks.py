@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from tuner.devices.cpu import cpu_device
 from tuner.model import Config, Outcome, OutcomeKind, Script
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Limits, TrialRequest
+from tuner.study.baseline import baseline_error, blame_error
+from tuner.study.blame import Verdict, Whose
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEAK = """
@@ -95,6 +98,20 @@ def _left(tmp_path: Path, *, within_s: float = 0.0, ranks: int = 2) -> list[str]
         if not left or time.monotonic() >= deadline:
             return left
         time.sleep(0.02)
+
+
+def test_the_rank_that_failed_is_told_with_the_file_of_what_it_printed(run: Run, tmp_path: Path) -> None:
+    body = """
+    print("this is rank", rank, flush=True)
+    if rank == 1: raised("bad row")
+    time.sleep(60)
+    """
+    failed = run(body)
+    assert (failed.rank, failed.detail) == (1, "rank 1: RuntimeError: bad row")
+    told = [baseline_error(failed, tmp_path / "trial"), blame_error(failed, Verdict(Whose.OPEN), tmp_path / "trial")]
+    for error in told:
+        (named,) = re.findall(r"/\S+\.txt", error.hint or "")
+        assert Path(named).read_text() == "this is rank 1\n"
 
 
 def test_ranks_get_what_torchrun_would_give_them_and_are_measured_together(run: Run, tmp_path: Path) -> None:

@@ -320,8 +320,9 @@ class TrialWatch:
         )  # fmt: skip
         rotation = rotation_of(self._journal.entries, self._samples)
         return Outcome(
-            kind, reason, detail, raised.traceback, measurement, knowledge, seconds, raised.with_ours, rotation
-        )
+            kind, reason, detail, raised.traceback, measurement, knowledge, seconds, raised.with_ours, rotation,
+            rank=decided.rank,
+        )  # fmt: skip
 
     def _printed(self, log: str) -> str:
         return _tail(self._request.folder / log)
@@ -338,7 +339,7 @@ class TrialWatch:
             [], True, decided.status, self.ended_by, self.ended_detail, log, oom_killed=oom_killed, others_took=others
         )
         kind, reason, detail = decided.judged(classify_plain(traces, last_line(withheld)))
-        return Outcome(kind, reason, detail or self.ended_detail, traceback_in(log), seconds=seconds)
+        return Outcome(kind, reason, detail or self.ended_detail, traceback_in(log), seconds=seconds, rank=decided.rank)
 
 
 def _due(

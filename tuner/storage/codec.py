@@ -111,6 +111,7 @@ def encode_outcome(outcome: Outcome) -> str:
             "with_ours": outcome.with_ours,
             **({"rotation": [_rotated_fields(each) for each in outcome.rotation]} if outcome.rotation else {}),
             **({"again_after": outcome.again_after} if outcome.again_after else {}),
+            **({"rank": outcome.rank} if outcome.rank is not None else {}),
         }
     )
 
@@ -131,6 +132,7 @@ def decode_outcome(text: str | bytes) -> Outcome:
             with_ours=str(fields.get("with_ours", "")),  # earlier versions stored none
             rotation=tuple(map(_rotated_of, fields.get("rotation", ()))),
             again_after=str(fields.get("again_after", "")),
+            rank=fields.get("rank"),
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not an outcome: {type(error).__name__}: {error}") from error

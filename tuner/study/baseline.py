@@ -12,10 +12,11 @@ from tuner.errors import OwnFaultError, UntunableError, UserScriptError
 from tuner.formatting import AS_WRITTEN, bytes_text, seconds_text
 from tuner.knowledge import count_of, with_arguments
 from tuner.model import BASELINE, Measurement, Outcome, OutcomeKind, Phase, Trial
+from tuner.runner.ranks import log_of
 from tuner.space.arguments import bound_knobs
 from tuner.storage.atomic import write_durably
 from tuner.storage.database import NewTrial
-from tuner.storage.folder import CHECKS, FAULT, LOG, trial_folder
+from tuner.storage.folder import CHECKS, FAULT, trial_folder
 from tuner.study.blame import (
     Inquiry,
     Verdict,
@@ -56,7 +57,7 @@ def measure_baseline(study: StudyContext) -> None:
         # What is wrong may be mended outside of the script, so it is run again next time.
         study.store.requeue(baseline)
         _check_budget(study, baseline.outcome)
-        raise baseline_error(baseline.outcome, trial_folder(study.plan.folder, 0) / LOG)
+        raise baseline_error(baseline.outcome, trial_folder(study.plan.folder, 0))
     _check_unit(study, baseline)
     if not study.resumed:
         note_unseen(study, baseline)
@@ -154,7 +155,7 @@ def _without_fault(study: StudyContext, baseline: Trial, failed: Outcome) -> Tri
     verdict = Inquiry(request, failed, plan.folder / CHECKS, study.executor.check, left_s).verdict()
     study.sources.check(failed.knowledge.module_hashes)  # another version tells nothing of the fault
     if verdict.whose is not Whose.OURS:
-        raise blame_error(failed, verdict, trial_folder(plan.folder, 0) / LOG)
+        raise blame_error(failed, verdict, trial_folder(plan.folder, 0))
     keep_fault(plan.folder, failed, verdict)
     for way in verdict.ways:
         names = ", ".join(sorted(way - plan.without))
@@ -169,7 +170,7 @@ def _without_fault(study: StudyContext, baseline: Trial, failed: Outcome) -> Tri
         study.store.requeue(trial)
         if trial.outcome is not None:
             _check_budget(study, trial.outcome)
-    raise blame_error(failed, verdict, trial_folder(plan.folder, 0) / LOG, plan.folder / FAULT)
+    raise blame_error(failed, verdict, trial_folder(plan.folder, 0), plan.folder / FAULT)
 
 
 def check_failure(failed: Outcome, plan: StudyPlan) -> None:
@@ -187,13 +188,13 @@ def keep_fault(folder: Path, failed: Outcome, verdict: Verdict) -> Path:
 
 
 def blame_error(
-    failed: Outcome, verdict: Verdict, log: Path, fault: Path | None = None
+    failed: Outcome, verdict: Verdict, folder: Path, fault: Path | None = None
 ) -> UserScriptError | UntunableError | OwnFaultError:
     """The error for a script that fails as written, by whose fault that is.
 
-    ``log`` is what it printed, in the trial's folder, ``fault`` the file that tells of a fault of ours.
+    ``folder`` is the trial's, with what it printed, ``fault`` the file that tells of a fault of ours.
     """
-    plain = verdict.plain
+    plain, log = verdict.plain, _log_of(failed, folder)
     if verdict.whose is Whose.OURS:
         left = "nothing of it can be measured without what breaks it" if verdict.ways else _WITHOUT_FILES
         return OwnFaultError(
@@ -208,7 +209,7 @@ def blame_error(
             f" argument of the script, or mend the script; all that it printed is in {log}",
             traceback_text=failed.traceback_text,
         )
-    if verdict.whose is Whose.OPEN and names_file_of_trial(failed, log.parent):
+    if verdict.whose is Whose.OPEN and names_file_of_trial(failed, folder):
         return OwnFaultError(
             f"autotune may break this script: {failed.detail}",
             hint=f"the path that it names is the trial's, in place of one of yours; {_WITHOUT_FILES}",
@@ -236,7 +237,7 @@ def blame_error(
             hint=f"so it does under plain Python; in a trial it failed otherwise: {failed.detail} ({log})",
             traceback_text=plain.traceback_text,
         )
-    error = baseline_error(failed, log)
+    error = baseline_error(failed, folder)
     if verdict.off:
         names = " and ".join(verdict.off)
         error.hint = f"{error.hint}; so it fails with {names} off, as in trials: an argument may leave that out"
@@ -268,8 +269,14 @@ def _free_host_bytes(plan: StudyPlan, baseline: Measurement | None) -> int | Non
     return None if limit is None or baseline is None else max(0, limit - baseline.peak_host_bytes)
 
 
-def baseline_error(outcome: Outcome, log: Path) -> UserScriptError | UntunableError:
-    """The error to raise for a script that gives no figure as it was written. ``log`` is what it printed."""
+def _log_of(failed: Outcome, folder: Path) -> Path:
+    """What the script printed; of several ranks, the one that failed first."""
+    return folder / log_of(failed.rank or 0)
+
+
+def baseline_error(outcome: Outcome, folder: Path) -> UserScriptError | UntunableError:
+    """The error to raise for a script that gives no figure as it was written. ``folder`` is the trial's."""
+    log = _log_of(outcome, folder)
     if outcome.kind is OutcomeKind.USER_ERROR and outcome.reason in ("script-raised", "script-failed"):
         return UserScriptError(
             f"the script fails by itself: {outcome.detail}",

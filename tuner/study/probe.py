@@ -21,7 +21,7 @@ from tuner.space.declare import Known
 from tuner.space.resolve import resolve, selected_names
 from tuner.space.resolved import ResolvedSpace
 from tuner.storage.database import NewTrial
-from tuner.storage.folder import CHECKS, LOG, PROBE
+from tuner.storage.folder import CHECKS, PROBE
 from tuner.storage.lock import both_locks
 from tuner.study.baseline import baseline_error, blame_error, check_failure, keep_fault
 from tuner.study.blame import Inquiry, Whose, may_be_ours
@@ -91,13 +91,12 @@ def _real_error(
     plan: StudyPlan, request: TrialRequest, outcome: Outcome, run: Callable[[TrialRequest], Outcome]
 ) -> Exception:
     """The error for a real loop that gives no figure, by whose fault that is. Raises ``Interrupted``."""
-    log = request.folder / LOG
     if not may_be_ours(outcome):
-        return baseline_error(outcome, log)
+        return baseline_error(outcome, request.folder)
     check_failure(outcome, plan)
     verdict = Inquiry(request, outcome, plan.folder / CHECKS, run).verdict()
     fault = keep_fault(plan.folder, outcome, verdict) if verdict.whose is Whose.OURS else None
-    error = blame_error(outcome, verdict, log, fault)
+    error = blame_error(outcome, verdict, request.folder, fault)
     if verdict.ways:
         names = ",".join(sorted(verdict.ways[0]))
         error.hint = f"--without {names} leaves out what breaks it; please report it, with {fault}"

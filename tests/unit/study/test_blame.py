@@ -122,7 +122,7 @@ def test_a_tracker_that_is_off_under_plain_python_as_well_may_explain_what_goes_
         return failed
 
     verdict, _ = inquire(tmp_path, failed, run)
-    error = blame_error(failed, verdict, tmp_path / "log.txt")
+    error = blame_error(failed, verdict, tmp_path)
     assert (verdict.whose, verdict.silenced) == ((Whose.OPEN, ("wandb",)) if may_explain else (Whose.SCRIPT, ()))
     if may_explain:
         assert error.message == f"the script fails with wandb switched off, as it is in trials: {failed.detail}"
@@ -182,7 +182,7 @@ def test_a_path_of_the_trials_is_not_blamed_on_the_script(tmp_path: Path, place:
     text = f"No such file or directory: '{tmp_path / place}'"
     trace = f'Traceback (most recent call last):\n  File "train.py", line 1, in f\nFileNotFoundError: {text}\n'
     failed = Outcome(OutcomeKind.USER_ERROR, "script-raised", f"FileNotFoundError: {text}", trace)
-    error = blame_error(failed, Verdict(Whose.OPEN), tmp_path / "0000" / "log.txt")
+    error = blame_error(failed, Verdict(Whose.OPEN), tmp_path / "0000")
     assert isinstance(error, OwnFaultError) is ("files" in place)
     assert ("--without files" in error.hint) is ("files" in place)
 
@@ -210,7 +210,7 @@ def test_a_check_that_the_machine_ended_blames_nobody(tmp_path: Path, ended: Out
     verdict, asked = inquire(tmp_path, raised(), lambda request: ended if request.plain is plain else raised())
     assert (verdict.whose, verdict.ways, len(asked)) == (Whose.OPEN, (), 1 + plain)
     assert ended.detail in verdict.obstacle and ended.detail in verdict.account[-1]
-    error = blame_error(raised(), verdict, tmp_path / "log.txt")
+    error = blame_error(raised(), verdict, tmp_path)
     assert error.message == "the script fails in a trial: TypeError: it broke"
     assert error.hint is not None and ended.detail in error.hint and "isn't known" in error.hint
 
@@ -220,7 +220,7 @@ def test_a_failure_for_want_of_memory_that_comes_again_is_told_as_such(tmp_path:
     failed = Outcome(OutcomeKind.INFEASIBLE, "host-oom", "MemoryError: it broke", trace, seconds=2.0)
     verdict, _ = inquire(tmp_path, failed, lambda request: failed)
     assert (verdict.whose, verdict.obstacle) == (Whose.SCRIPT, "")
-    assert "fit the machine's memory" in (blame_error(failed, verdict, tmp_path / "log.txt").hint or "")
+    assert "fit the machine's memory" in (blame_error(failed, verdict, tmp_path).hint or "")
 
 
 @pytest.mark.parametrize(
