@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from tuner.events import SpaceResolved
 from tuner.formatting import config_text
@@ -106,9 +107,11 @@ def without_newer(space: SearchSpace, begun_with: Collection[str]) -> SearchSpac
 
 
 def as_begun(space: ResolvedSpace, begun_with: Mapping[str, Sequence[Value]]) -> ResolvedSpace:
-    """The space without more workers than cores, where an earlier version began the study, which knew none."""
+    """The space as an earlier version began the study: without more workers than cores, where it knew none, and with
+    each knob's values in its order.
+    """
     axes, left_out = list[Axis](), dict(space.left_out)
-    for axis in space.axes:
+    for axis in map(partial(_in_order, begun_with=begun_with), space.axes):
         name, written = axis.knob.name, axis.values[axis.as_written]
         few = tuple(v for v in axis.values if v == written or (type(v) is int and v <= space.cores))
         if not axis.knob.waits_at_times or tuple(begun_with.get(name, few[:1])) != few:
@@ -118,6 +121,14 @@ def as_begun(space: ResolvedSpace, begun_with: Mapping[str, Sequence[Value]]) ->
         else:
             left_out[name] = LeftOut(only_one(written))
     return replace(space, axes=tuple(axes), left_out=left_out)
+
+
+def _in_order(axis: Axis, begun_with: Mapping[str, Sequence[Value]]) -> Axis:
+    """The axis with the same values in the order that they have there, where they are the same."""
+    order = tuple(begun_with.get(axis.knob.name, ()))
+    if sorted(map(repr, order)) != sorted(map(repr, axis.values)):
+        return axis
+    return replace(axis, values=order, as_written=order.index(axis.values[axis.as_written]))
 
 
 def _with_larger(space: ResolvedSpace) -> dict[str, tuple[object, ...]]:

@@ -209,3 +209,14 @@ def test_a_knob_that_a_space_has_got_from_another_one_is_newer_there_alone() -> 
     begun_without = replace(TORCH, knobs=tuple(knob for knob in TORCH.knobs if knob.name != "num_workers"))
     stored = space_document(resolve(begun_without, known))
     assert "num_workers" in {knob.name for knob in without_newer(TORCH, stored["knobs"]).knobs}
+
+
+def test_one_whose_values_were_in_another_order_goes_on_in_that_order() -> None:
+    known = Known(cpu_device(), 2, knowledge=Knowledge(as_written={"optimizer": "default"}))
+    known = replace(known, knowledge=replace(known.knowledge, optimizer_choices=("foreach", "fused")))
+    present = resolve(TORCH, known, selection=("optimizer",))
+    assert [axis.values for axis in present.axes] == [("default", "fused", "foreach")]
+    begun_with = {"optimizer": ["foreach", "default", "fused"]}
+    (axis,) = as_begun(present, begun_with).axes
+    assert (axis.values, axis.as_written) == (("foreach", "default", "fused"), 1)
+    assert as_begun(present, {"optimizer": ["default", "fused"]}) == present
