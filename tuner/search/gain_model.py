@@ -2,10 +2,11 @@
 
 The logarithm of a config's gain is a sum over its knobs, with the script as written at exactly 0, and a smaller sum
 over pairs of knobs. A value of a knob that isn't ordered has an effect of its own; along an ordered knob each step has
-one, so that neighbours act alike. All effects are normal around 0. How large they are, how much pairs bring, and how
-much trials scatter beyond their own intervals, is what makes the trials most likely of a few choices: pairs count for
-nothing until data support them. Computed in its dual form, whose size is the number of trials (Rasmussen & Williams,
-Gaussian Processes for Machine Learning, 2006, algorithm 2.1).
+one, and neighbouring steps are alike: where the last one gained, the next one is likely to. All effects are normal
+around 0. How large those of each knob are, how much pairs bring, and how much trials scatter beyond their own
+intervals, is what makes the trials most likely of a few choices: pairs count for nothing until data support them, and
+that a batch brings twenty times the rate says nothing of what a number format may. Computed in its dual form, whose
+size is the number of trials (Rasmussen & Williams, Gaussian Processes for Machine Learning, 2006, algorithm 2.1).
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,8 +24,13 @@ from tuner.space.resolved import Axis
 
 VALUE_EFFECT, STEP_EFFECT = 0.25, 0.15
 """The standard deviations of the effect of a value, and of one step along an ordered knob, before any is known."""
-SIZES = (0.5, 1.0, 2.0)
-"""Times which they may be."""
+STEPS_ALIKE = 0.5
+"""The correlation of neighbouring steps; of those further apart it is that much smaller each time."""
+SIZES = (0.5, 1.0, 2.0, 4.0)
+"""Times which the effects of one knob may be. Without any support they are as above: to double or to halve them takes
+half a unit of the logarithm of the likelihood, and twice as often four times that."""
+SWEEPS = 2
+"""So often each knob's size and the others are chosen in turn, given the rest."""
 PAIRS = (0.0, 0.06, 0.15)
 """The standard deviation of what two values bring together beyond what they bring one by one may be one of these."""
 SCATTERS = (0.005, 0.03, 0.08)
@@ -35,13 +41,14 @@ OWN_SURE = 1.64
 """What a trial read beyond the model's mean is its config's own as far as it exceeds so many standard deviations: of
 its reading, and of what trials may scatter by beyond their own intervals (the largest of ``SCATTERS``)."""
 
-CHOSEN_BY = 80
+CHOSEN_BY = 40
 """So many readings, the first ones, decide between these: more take long and say no more."""
 
 
 @dataclass(frozen=True)
 class _Choice:
-    size: float
+    sizes: tuple[float, ...]
+    """One an axis."""
     pairs: float
     scatter: float
 
@@ -71,6 +78,9 @@ class GainModel:
         self._factors = [tuple(_factor(table) for table in (main, alike, alike**2)) for main, alike in self._tables]
         self._tried: Readings = tried
         self.read: Readings = tried if beside is None else _joined(beside, tried)
+        widths = [factors[0].shape[1] for factors in self._factors]
+        self._axis_of = np.repeat(np.arange(len(widths)), widths)
+        """Of each column of the features: its axis' place."""
         self._as_written = np.array([axis.as_written for axis in axes])
         self._origin = self._origin_of(tried)
         self._features = self._features_of(self.read.indices)
@@ -140,17 +150,14 @@ class GainModel:
         return _Features(*parts)
 
     def _covariance(self, one: _Features, other: _Features, choice: _Choice) -> Floats:
-        main = np.asarray(one.main @ other.main.T, dtype=np.float64)
-        if not choice.pairs:
-            return np.asarray(choice.size**2 * main, dtype=np.float64)
-        alike: Floats = one.alike @ other.alike.T
-        pairs = (alike**2 - one.squared @ other.squared.T) / 2
-        return np.asarray(choice.size**2 * main + choice.pairs**2 * pairs, dtype=np.float64)
+        scale = np.array(choice.sizes)[self._axis_of] ** 2
+        main = np.asarray((one.main * scale) @ other.main.T, dtype=np.float64)
+        return main + choice.pairs**2 * _pairs(one, other) if choice.pairs else main
 
     def _variance(self, features: _Features) -> Floats:
-        parts = (features.main, features.alike, features.squared)
-        main, alike, squared = (np.square(part).sum(axis=1) for part in parts)
-        return np.asarray(self._choice.size**2 * main + self._choice.pairs**2 * (alike**2 - squared) / 2)
+        scaled = features.main * np.array(self._choice.sizes)[self._axis_of]
+        main, alike, squared = (np.square(part).sum(axis=1) for part in (scaled, features.alike, features.squared))
+        return np.asarray(main + self._choice.pairs**2 * (alike**2 - squared) / 2)
 
     def _origin_of(self, read: Readings) -> float:
         # With pinned knobs the rest as written gains something, too: effects are beyond that.
@@ -158,20 +165,39 @@ class GainModel:
         return float(read.gains[as_written].mean()) if as_written.any() else 0.0
 
     def _chosen(self) -> _Choice:
-        """The choice under which the readings are most likely."""
-        gains, noise = self.read.gains - self._origin, self.read.noise**2
+        """The choice under which the readings are most likely, by one part after the other."""
+        found, likeliest = _Choice((1.0,) * len(self._tables), PAIRS[0], SCATTERS[1]), self._likeliest()
+        turned = np.flatnonzero((self.read.indices != self._as_written).any(axis=0)).tolist()
+        for _ in range(SWEEPS):
+            before = found
+            for place in turned:
+                head, tail = found.sizes[:place], found.sizes[place + 1 :]
+                found = likeliest([replace(found, sizes=(*head, size, *tail)) for size in SIZES])
+            others = itertools.product(PAIRS, SCATTERS)
+            found = likeliest([replace(found, pairs=pairs, scatter=scatter) for pairs, scatter in others])
+            if found == before:
+                break
+        return found
+
+    def _likeliest(self) -> Callable[[Sequence[_Choice]], _Choice]:
+        """Which of some choices makes the readings, and is itself, most likely; of equal ones the first, on every
+        processor.
+        """
         first = self._features.first(CHOSEN_BY)
-        best: tuple[float, _Choice] | None = None
-        for size, pairs in itertools.product(SIZES, PAIRS):
-            exact = self._covariance(first, first, _Choice(size, pairs, 0.0))
-            for scatter in SCATTERS:
-                root = np.linalg.cholesky(exact + np.diag(noise[:CHOSEN_BY] + scatter**2))
-                white = np.linalg.solve(root, gains[:CHOSEN_BY])
-                likelihood = -0.5 * float(white @ white) - float(np.log(np.diag(root)).sum())
-                if best is None or likelihood > best[0] + 1e-9:
-                    best = likelihood, _Choice(size, pairs, scatter)
-        assert best is not None
-        return best[1]
+        gains, noise = self.read.gains[:CHOSEN_BY] - self._origin, self.read.noise[:CHOSEN_BY] ** 2
+        own = [first.main[:, self._axis_of == place] for place in range(len(self._tables))]
+        parts = np.stack([*(each @ each.T for each in own), _pairs(first, first), np.eye(len(gains))])
+        flat, readings = parts.reshape(len(parts), -1), np.diag(noise)
+
+        def likeliest(choices: Sequence[_Choice]) -> _Choice:
+            weights = np.square([(*choice.sizes, choice.pairs, choice.scatter) for choice in choices])
+            roots = np.linalg.cholesky((weights @ flat).reshape(-1, *readings.shape) + readings)
+            white = np.linalg.solve(roots, np.broadcast_to(gains[:, None], (len(choices), len(gains), 1)))[..., 0]
+            logs = -0.5 * np.square(white).sum(axis=1) - np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
+            logs -= [sum(math.log2(size) ** 2 for size in choice.sizes) / 2 for choice in choices]
+            return choices[int(np.argmax(np.round(logs, 9)))]
+
+        return likeliest
 
     def _solved(self) -> tuple[Floats, Floats]:
         """The inverse of the readings' covariance, and their weights."""
@@ -179,6 +205,12 @@ class GainModel:
         scatter = np.diag(self.read.noise**2 + self._choice.scatter**2)
         inverse = np.asarray(np.linalg.inv(exact + scatter), dtype=np.float64)
         return inverse, inverse @ (self.read.gains - self._origin)
+
+
+def _pairs(one: _Features, other: _Features) -> Floats:
+    """How alike each two configs are in pairs of turned values."""
+    alike: Floats = one.alike @ other.alike.T
+    return np.asarray((alike**2 - one.squared @ other.squared.T) / 2, dtype=np.float64)
 
 
 def _joined(one: Readings, other: Readings) -> Readings:
@@ -198,9 +230,14 @@ def _tables(axis: Axis) -> tuple[Floats, Floats]:
         same = np.eye(len(places)) * (places != 0)
         return VALUE_EFFECT**2 * same, same
     one, other = places[:, None], places[None, :]
-    steps = np.where(one * other > 0, np.minimum(np.abs(one), np.abs(other)), 0).astype(np.float64)
+    same_side = one * other > 0
+    steps = np.where(same_side, np.minimum(np.abs(one), np.abs(other)), 0).astype(np.float64)
     longest = np.where(one > 0, places.max(), -places.min()).astype(np.float64)
-    return STEP_EFFECT**2 * steps, steps / np.maximum(longest, 1.0)
+    single = np.arange(len(places) - 1)
+    alike = STEPS_ALIKE ** np.abs(single[:, None] - single[None, :]).astype(np.float64)
+    sums = np.pad(alike.cumsum(axis=0).cumsum(axis=1), (1, 0))
+    main = np.where(same_side, sums[np.abs(one), np.abs(other)], 0.0)
+    return STEP_EFFECT**2 * main, steps / np.maximum(longest, 1.0)
 
 
 def _factor(table: Floats) -> Floats:
