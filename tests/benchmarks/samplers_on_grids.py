@@ -35,8 +35,8 @@ FOLDER = Path(__file__).parent / "grids"
 SUFFIX = ".jsonl.gz"
 LONGER = ".longer" + SUFFIX
 """Of the file with a grid's fastest configs, measured for longer; it lies beside the grid."""
-DEVELOPMENT = frozenset({"digits", "storage", "mixed", "keras_photos"})
-"""Half of those that `make grids` records: of each kind one or the other."""
+DEVELOPMENT = frozenset({"digits", "storage", "mixed", "keras_photos", "overhead"})
+"""Half of those that `make grids` records, of each kind one or the other; and what was looked at since."""
 FEWEST_CONFIGS = 300
 """A grid with fewer is too small to be reported."""
 MOST_DISTURBED = 0.25
