@@ -27,20 +27,34 @@ class Trial(InProcess):
         instrument(self.session, self.adapter, torch)
 
 
+def _unhooked(step: Any) -> Any:
+    """A step as its class defines it: without what PyTorch, and a trial's watch, have wrapped around it."""
+    while getattr(step, "hooked", False) or "profile_hook_step" in step.__code__.co_qualname:
+        step = step.__wrapped__
+    return step
+
+
+def forget_steps() -> None:
+    """Whose steps PyTorch has wrapped, once a class, are as they were before any trial, whichever test began it."""
+    import torch
+
+    classes: list[Any] = [torch.optim.Optimizer]
+    for cls in classes:
+        classes += cls.__subclasses__()
+        if getattr(vars(cls).get("step"), "hooked", False):
+            cls.step = _unhooked(cls.step)
+
+
 @pytest.fixture
 def begin() -> Iterator[Callable[..., Trial]]:
     """Begins trials; what they patched is put back, the steps that PyTorch wraps once a class included."""
     import torch
 
-    classes: list[Any] = [torch.optim.SGD, torch.optim.Adadelta, torch.optim.LBFGS]
-    steps = [cls.__dict__["step"] for cls in classes]
-
     def clean() -> None:
         unpatch_all()
         sys.modules["torch.optim.optimizer"]._global_optimizer_post_hooks.clear()  # of applied runs
         sys.modules["torch.optim.optimizer"]._global_optimizer_pre_hooks.clear()
-        for cls, step in zip(classes, steps, strict=True):
-            cls.step = step
+        forget_steps()
         if "torch._dynamo.utils" in sys.modules:
             with warnings.catch_warnings():  # 2.11 imports there what it deprecates
                 warnings.simplefilter("ignore", DeprecationWarning)

@@ -151,10 +151,11 @@ def test_each_config_takes_effect(begin: Begin) -> None:
     assert watches.modules.precision is None
 
 
-def test_weights_that_were_spoilt_are_put_back(begin: Begin) -> None:
-    trial = begin()
+def test_weights_that_were_spoilt_are_put_back(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = begin(rotation=[{"channels_last": True, "optimizer": "fused"}])
     training = Training()
     training.steps(3)
+    monkeypatch.setattr(trial.session.rotation, "diverged", lambda: True)  # as in a turn: the loss ends no trial
     switcher = trial.adapter.switcher()
     switcher.begin()
     kept = {name: value.clone() for name, value in training.model.state_dict().items()}
