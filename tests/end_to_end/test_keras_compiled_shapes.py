@@ -86,11 +86,11 @@ def test_what_the_last_batch_of_an_epoch_compiles_is_not_in_the_window(
     assert again and blocks.index(compiling) <= again[0]
 
 
-# All its time goes into the steps: 1 ms each, and a batch takes a thousandth of that.
+# All its time goes into the steps: milliseconds each, and a batch takes a thousandth of that.
 WIDE = """
     import keras, numpy
     compiled = JIT
-    x = numpy.random.default_rng(0).random((3200, 512), dtype="float32")
+    x = numpy.random.default_rng(0).random((1280, 512), dtype="float32")
     layers = [keras.layers.Dense(512, activation="relu") for _ in range(6)]
     model = keras.Sequential([keras.Input((512,)), *layers, keras.layers.Dense(1)])
     model.compile("adam", "mse", jit_compile=compiled)

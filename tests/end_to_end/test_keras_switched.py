@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.keras_switching import Knobs, acting, rotating, same, state, unpatched
-from support.keras_trials import arrays, keras
+from support.keras_trials import arrays, keras, model
 from support.processor import WIDE
 
 from tuner.child.keras.switch import KerasSwitcher
@@ -288,7 +288,7 @@ def test_a_turn_in_which_xla_compiles_for_another_size_is_told() -> None:
     import tensorflow as tf
 
     data = tf.data.Dataset.from_tensor_slices(arrays(ROWS)).batch(BATCH)
-    network(jit_compile=True).fit(data, epochs=3, verbose=0)
+    model(jit_compile=True).fit(data, epochs=3, verbose=0)
     compiled = "XLA compiled its step for 1 other shape of batches"
     assert told == [compiled, "", compiled, ""]
 
