@@ -12,10 +12,12 @@ STUDY ?= studies/digits
 STUDY_ARGS ?=
 STUDY_FOLDER ?= autotune-$(notdir $(STUDY))
 BIN = $(VENV)/bin
-# Compiled afterwards by all cores: pip compiles gigabytes of packages on one. Without a third of them that nothing here
-# imports (tests of packages, models of transformers); whatever is imported all the same is compiled then.
+# Compiled afterwards by all cores: pip compiles gigabytes of packages on one. Without two fifths of them that nothing
+# here imports (tests of packages, models of transformers, what mypy has as binaries): what is imported all the same is
+# compiled then.
 INSTALL = $(BIN)/python -m pip install -q --no-compile
-UNUSED = /tests?/|/testing/|/transformers/models/|/pygments/lexers/|/(pip|setuptools)/
+UNUSED = /tests?/|/testing/|/transformers/models/|/pygments/lexers/|/(pip|setuptools|mypyc?|alembic|aiohttp|grpc)/|$\
+	/(werkzeug|pydantic|quack|pallas|internal_test_util)/|/sympy/(physics|stats|combinatorics|vector)/
 COMPILE = $(BIN)/python -m compileall -q -j 0 -x '$(UNUSED)' $(VENV)/lib > /dev/null || true
 # TensorFlow and JAX are installed for the tests and for the studies that train with them only.
 NEEDS = $(if $(shell grep -lE '^import (keras|tensorflow)' $(STUDY)/train.py),$(VENV)/.keras) \
