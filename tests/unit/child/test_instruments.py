@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.in_process import Log
@@ -62,7 +64,9 @@ class Loop:
 
 @pytest.mark.parametrize("step_s", [0.00005, 0.0006, 0.004])
 def test_a_short_step_is_told_without_what_is_autotunes_own(step_s: float) -> None:
-    loop = Loop(step_s).run()
+    loop = Loop(step_s)
+    loop.instruments.knows(Knowledge())  # of the script as written nothing yet
+    loop.run()
     assert loop.instruments.step_s == pytest.approx(OWN_S, abs=0.015 * step_s)
     assert loop.told_s == pytest.approx(step_s, rel=0.02)
     assert loop.without >= 12 * LEAST_STEPS
@@ -234,3 +238,68 @@ def test_what_the_script_does_now_and_then_is_no_part_of_it(step_s: float, every
             loop.step(step_s * every / 10 * (loop.steps % every == first))
         own_s = loop.instruments.step_s
         assert own_s == 0.0 or own_s == pytest.approx(OWN_S, abs=2 * ROUGHLY * step_s)
+
+
+def test_they_stay_on_where_that_is_not_wanted() -> None:
+    loop = Loop(0.0006)
+    loop.instruments.is_wanted = lambda: False
+    assert (loop.run().without, loop.instruments.step_s) == (0, 0.0)
+
+
+def test_on_a_machine_that_is_slower_by_then_no_more_seconds_are_taken_out() -> None:
+    class Slower(Loop):
+        def step(self, longer_s: float = 0.0) -> None:
+            super().step(longer_s + 2 * self.step_s * (self.clock.phase == "window"))
+
+    loop = Slower(0.0006).run()
+    blocks = [each for each in loop.log.of("block") if each["phase"] == "window"][2:]
+    assert all(each["instruments_s"] == pytest.approx(OWN_S * each["steps"], rel=0.05) for each in blocks)
+
+
+def test_they_give_no_step_time_that_it_has_not() -> None:
+    class Faster(Loop):
+        """With them steps are faster, as where a processor clocks up for it."""
+
+        def step(self, longer_s: float = 0.0) -> None:
+            self.now -= 0.0 if self.instruments.off else 2 * OWN_S
+            super().step(longer_s)
+
+    assert Faster(0.001).run().instruments.step_s == 0.0
+
+
+def test_known_to_a_tenth_of_itself_it_is_told() -> None:
+    """Of steps of which it is the most part 5% are little: one that pauses now and then is never known to that."""
+    loop, chance = Loop(0.00002), random.Random(4)
+    while not loop.instruments.step_s:
+        loop.step(0.002 * (chance.random() < 0.05))
+    assert loop.instruments.step_s == pytest.approx(OWN_S, rel=0.15)
+    assert loop.instruments._ends_at + 0.1 < loop.now < loop.instruments._ends_at + MOST_S, "not known to that before"
+
+
+def blocks_of(loop: Loop) -> list[dict[str, Any]]:
+    """Those of training, none of which holds any time but that of its own steps."""
+    blocks = [each for each in loop.log.of("block") if not each["flagged"]]
+    for each in blocks:
+        assert each["seconds"] + each["instruments_s"] == pytest.approx(each["steps"] * (loop.step_s + OWN_S), rel=0.1)
+    return blocks
+
+
+def test_two_stretches_with_an_interruption_between_are_no_pair() -> None:
+    """Behind it both would have them, and tell that they take nothing."""
+    loop = Loop(0.0006)
+    loop.instruments.knows(WRITTEN)
+    while not loop.instruments.step_s:
+        off = loop.instruments.off
+        loop.step()
+        if loop.instruments.off and not off:  # the first stretch of two has ended
+            loop.instruments.interrupted()
+    assert loop.instruments.step_s == OWN_S and not loop.without
+    assert blocks_of(loop.run(epoch=45, epoch_s=0.01, validates=True))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_loop_warms_up_meanwhile_and_no_block_holds_a_stretch(seed: int) -> None:
+    """Whether the last stretch is with them or without. They begin at half of the warm-up, and last for most of it."""
+    loop = Loop(0.0006, window=replace(WINDOW, warmup_s=1.0))
+    loop.instruments._chance.seed(seed)
+    assert [each["phase"] for each in blocks_of(loop.run())].count("warmup") == 3

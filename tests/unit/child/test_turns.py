@@ -57,6 +57,20 @@ def test_a_stock_is_used_up_in_the_warm_up_only_where_what_makes_it_rests() -> N
     assert drains == [False, True] and not turns.drains(9.5), "for no longer than ten seconds"
 
 
+@pytest.mark.parametrize(("as_taken", "longer_s"), [(False, 0.0), (True, 0.6 * 0.5)])
+def test_a_turn_is_led_in_for_what_came_back_only_where_that_is_used_up_first(
+    *, as_taken: bool, longer_s: float
+) -> None:
+    """By the loop, in what it doesn't wait of as long as that took to be made: 32 at once, and 64 a second."""
+    turns = Turns(Log(), -1)
+    turns.at_work, turns.begins_as_taken = 32.0, as_taken
+    for _ in range(8):
+        turns.measured(Block(Phase.WARMUP, 4, 16.0, 0.25, 0.1))
+    lead_ins_s = [turns.lead_in_s(stock=True, short=True) for _ in range(100)]
+    assert turns.made_s == pytest.approx(0.5)
+    assert sum(lead_ins_s) / 100 == pytest.approx(LEAD_IN_S + 0.5 * 0.5 + longer_s, abs=0.01), "evenly spread over it"
+
+
 def test_another_process_takes_none() -> None:
     turns = given(Log(), b"1\n2\n")
     pid = os.fork()

@@ -58,8 +58,10 @@ def test_what_computes_faster_is_expected_to_show_with_a_loader_that_keeps_up() 
     whole, told = gains.predict(rows(BOTH))[0][0], parts.predict(rows(BOTH))[0][0]
     assert told > whole + 0.05
     assert parts.without_wait(rows(Config(precision="bf16")))[0][0] == pytest.approx(np.log(1.05 / 0.5), abs=0.2)
-    held_up = parts.predict(rows(Config(precision="bf16")))[0][0]
+    bf16 = rows(Config(precision="bf16"))
+    held_up = parts.predict(bf16)[0][0]
     assert held_up < 0.2, "by itself it is as fast as its batches are made"
+    assert parts.means(bf16)[0] == pytest.approx(held_up, abs=0.05)
 
 
 def test_cores_that_are_busy_while_a_loop_waits_leave_nothing_to_hope_for() -> None:
@@ -72,6 +74,26 @@ def test_cores_that_are_busy_while_a_loop_waits_leave_nothing_to_hope_for() -> N
     bf16 = history_of(half).trials[1]
     assert without_wait(bf16, 0.5, 2) == pytest.approx(np.log(2 / 1.6))
     assert without_wait(bf16, 0.5, None) == pytest.approx(np.log(2))
+    assert bf16.outcome is not None and bf16.measurement is not None
+    beside = replace(bf16.outcome, measurement=replace(bf16.measurement, foreign_cpus=0.2))
+    assert without_wait(replace(bf16, outcome=beside), 0.5, 2) == pytest.approx(np.log(2 / 1.8)), "others have them"
+
+
+def test_what_is_no_rate_has_no_parts() -> None:
+    tried = history_of(HELD_UP).tried
+    gains = GainModel(SPACE.axes, tried)
+    assert PartsModel(gains, tried, None).tells and not PartsModel(gains, tried, None, are_told=False).tells
+
+
+def test_of_a_loop_whose_wait_nothing_shows_it_is_known_less_how_it_would_compute() -> None:
+    outcome = HELD_UP[Config(layout=True)]
+    assert outcome.measurement is not None
+    unseen = replace(outcome, measurement=replace(outcome.measurement, data_wait_share=None))
+    told = [
+        models({**HELD_UP, Config(layout=True): each})[1].without_wait(rows(Config(layout=True)))[1][0]
+        for each in (worlds.measured(104.0, 0.0), unseen)
+    ]
+    assert told[1] > 1.5 * told[0]
 
 
 def test_where_no_loop_waits_both_parts_are_the_whole() -> None:
