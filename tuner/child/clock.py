@@ -237,7 +237,7 @@ class StepClock:
     def _missed(self, count: int) -> None:
         """So many steps went without the instruments, of as many samples as those before: in no block."""
         samples = self.total_samples / max(1, self.total_steps) * count * self.instruments.counts_samples
-        self.recurring.missed(count, self.total_steps)
+        self.recurring.missed(count)
         self.total_steps += count
         self.total_samples, self.told_samples = self.total_samples + samples, self.told_samples + samples
         if not self.instruments.is_under_way:

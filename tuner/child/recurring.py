@@ -39,11 +39,10 @@ class Recurring:
         self._last_seen[source] = steps
         return not is_open and self.comes_with_steps(between, is_first=is_first)
 
-    def missed(self, count: int, steps: int) -> None:
-        """So many steps went unseen after the trial's first ``steps``: what had come with those came with them, too."""
-        for source, seen in self._last_seen.items():
-            if steps - seen < self.fewest_steps:
-                self._last_seen[source] = seen + count
+    def missed(self, count: int) -> None:
+        """So many steps went unseen: what had come with those before came with them, too. They lie between nothing."""
+        for source in self._last_seen:
+            self._last_seen[source] += count
 
     def comes_with_steps(self, between: int, *, is_first: bool = False) -> bool:
         """The same of what shows after so many steps since the last time, or since the beginning."""
