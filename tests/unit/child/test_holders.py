@@ -58,6 +58,20 @@ def test_few_modules_are_looked_at_and_those_that_are_new(
     assert save() == "original"
 
 
+def test_a_module_is_looked_at_that_holds_it_in_a_class_or_a_table_alone(
+    library: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, kept = (types.ModuleType(name) for name in ("made_class", "made_table"))
+    vars(made)["Kind"] = type("Kind", (), {"static": staticmethod(save), "__module__": "made_class"})
+    vars(kept)["table"] = {"a": save}
+    for module in (made, kept):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    holders, before = Holders([save]), patches.count()
+    patches.patch(library, "save", lambda original: lambda: "replaced")
+    patches.give_to_others([(before, {"made_library", __name__})], holders)
+    assert made.Kind.static() == kept.table["a"]() == "replaced"
+
+
 def test_what_is_unknown_is_looked_for_everywhere(library: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "load", lambda: "another", raising=False)
     other = types.SimpleNamespace(load=library.load)
