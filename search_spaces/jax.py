@@ -52,6 +52,11 @@ SPACE = SearchSpace(
             value_type=bool,
             tier_reason="The same operations on the same numbers: what anything may still read is never given away.",
         ),
+        Knob(
+            "steps_per_call", lambda known: [1, 4, 16], "training steps that one call of a compiled function takes",
+            tier=2, ordered=True, needs=lambda config: not config.get("donation", False), value_type=int, least=1,
+            tier_reason="XLA compiles the same operations anew, in a loop, and may round otherwise, so it is screened.",
+        ),
         memory.ALLOCATOR,
         Knob(
             "precision", _precisions, "number format of matrix products of float32",

@@ -27,7 +27,7 @@ NEWER_OF = {
     "jax": frozenset({
         "num_workers", "prefetch_factor", "persistent_workers", "parallel_calls", "vectorized_map", "cache",
         "deterministic", "prefetch", "private_threads", "precision", "read_threads", "read_buffer",
-        "donation", "device_prefetch",
+        "donation", "device_prefetch", "steps_per_call",
     }),
 }  # fmt: skip
 """The same of one space, whose names others have had before."""

@@ -25,6 +25,7 @@ from .patches import Instrumentation
 from .products import ProductWatch
 from .reads import ReadWatch
 from .seeds import seed
+from .several import SeveralWatch
 from .steps import StepWatch
 
 OLDEST = (0, 5)
@@ -41,6 +42,7 @@ class JaxAdapter(Adapter):
     _patches: Instrumentation | None = None
     _products: ProductWatch
     _donation: DonationWatch
+    _several: SeveralWatch
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -65,8 +67,10 @@ class JaxAdapter(Adapter):
         self.steps = StepWatch(session, jax)
         self._donation = DonationWatch(session, self.steps, jax)
         self._donation.install()
+        self._several = SeveralWatch(session, self.steps, self.reads, jax)
+        self._several.install()
         session.feeds.putting = puts = PutWatch(jax)
-        self._patches = Instrumentation(session, self.steps, jax, self._donation, puts)
+        self._patches = Instrumentation(session, self.steps, jax, puts, knobs=(self._donation, self._several))
         self._patches.install()
         self._products = ProductWatch(session, self.steps, jax)
         self._products.install()
@@ -94,6 +98,7 @@ class JaxAdapter(Adapter):
             return {}
         in_use, wanted = allocator.in_use(), self.session.knobs.wanted(allocator.KNOB)
         told = {**self.client.effects(), **self._products.effects(), **self._donation.effects()}
+        told |= self._several.effects()
         return {**told, allocator.KNOB: Effect(int(in_use == wanted), allocator.NOT_LOADED)}
 
     # the clock
@@ -158,7 +163,7 @@ class JaxAdapter(Adapter):
         if self.steps is None:
             return
         if self.session.may_be_of(FRAMEWORK):
-            watches, knobs = (self.compiling, self.client), (self._products, self._donation)
+            watches, knobs = (self.compiling, self.client), (self._products, self._donation, self._several)
             Observation(self.session, self._jax, self.steps, *watches, knobs=knobs).observe()
             self.reads.remark()
         elif self.session.trained_by == ABOVE and sys.modules[ABOVE].backend.backend() == FRAMEWORK:

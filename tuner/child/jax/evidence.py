@@ -13,6 +13,7 @@ from .client import ClientWatch
 from .compiling import FIRST_STEPS, CompileWatch
 from .donation import DonationWatch
 from .products import ProductWatch
+from .several import SeveralWatch
 from .steps import StepWatch
 
 RETRACE_SHARE = 0.05
@@ -35,7 +36,7 @@ class Observation:
 
     def __init__(
         self, session: Session, jax: ModuleType, steps: StepWatch, compiling: CompileWatch, client: ClientWatch,
-        *, knobs: tuple[ProductWatch, DonationWatch],
+        *, knobs: tuple[ProductWatch, DonationWatch, SeveralWatch],
     ) -> None:  # fmt: skip
         self.session = session
         self.jax: Any = jax

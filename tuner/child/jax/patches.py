@@ -15,10 +15,11 @@ from ..patches import patch
 from ..session import Session
 from .ahead import PutWatch
 from .donation import DonationWatch
-from .functions import Jitted, JittedFunction, Kept, Making, Seen, can_be_seen, is_foreign
+from .functions import CallWatch, Jitted, JittedFunction, Kept, Making, Seen, can_be_seen, is_foreign
 from .loops import LoopWatch
 from .maps import MapWatch
 from .rows import AROUND
+from .several import SeveralWatch
 from .steps import StepWatch
 from .types import Arguments, Call, Keywords
 
@@ -36,11 +37,12 @@ class Instrumentation:
     """Patches JAX for one trial, or one applied run."""
 
     def __init__(
-        self, session: Session, steps: StepWatch, jax: ModuleType, donation: DonationWatch, puts: PutWatch
+        self, session: Session, steps: StepWatch, jax: ModuleType, puts: PutWatch,
+        *, knobs: tuple[DonationWatch, SeveralWatch],
     ) -> None:  # fmt: skip
         self.session = session
         self.steps = steps
-        self._donation = donation
+        self._donation, self._several = knobs
         self._puts = puts
         self.jax: Any = jax
         self._is_top_level: Callable[[], bool] = sys.modules["jax._src.core"].trace_state_clean
@@ -97,7 +99,9 @@ class Instrumentation:
         function.traces.static_numbers.update(getattr(statics, "static_argnums", ()))
         function.traces.static_names.update(getattr(statics, "static_argnames", ()))
         options = make.options if isinstance(make, Making) else {}
-        watch = mapped or self._donation.watch_of(self, functools.partial(make, inner), options)
+        watch: CallWatch = mapped or self._several.watch_of(self, options)
+        if mapped is None:
+            watch = self._donation.watch_of(watch, functools.partial(make, inner), options)
         made = Jitted(jitted, fun, function, watch, make)
         function.made = weakref.ref(made)
         return made

@@ -24,13 +24,14 @@ class ReadWatch:
     in its batches is all after the same step.
 
     What was computed by then costs nothing, as a loss does that is read a step later. On a processor NumPy looks into
-    an array past these methods (``np.asarray``): that isn't seen.
+    an array past these methods (``np.asarray``): that isn't seen. ``reads``: steps after which any value was read so,
+    computed by then or not.
     """
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.waits = 0
-        self._last = 0
+        self.waits = self.reads = 0
+        self._last = self._read = 0
 
     def install(self) -> None:
         """Patches the class of arrays, right after JAX's import."""
@@ -45,8 +46,10 @@ class ReadWatch:
         def read(array: Any, *args: Any, **kwargs: Any) -> Any:
             trains = session.here and session.clock.total_steps and not session.clock.validating
             steps = session.clock.total_steps
-            if trains and steps != self._last and threading.get_ident() == session.thread and _is_awaited(array):
-                self.waits, self._last = self.waits + 1, steps
+            if trains and steps != self._last and threading.get_ident() == session.thread:
+                self.reads, self._read = self.reads + (steps != self._read), steps
+                if _is_awaited(array):
+                    self.waits, self._last = self.waits + 1, steps
             return original(array, *args, **kwargs)
 
         return read

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from ..call_sites import line_stack
 from ..leader import Leader
@@ -72,7 +73,7 @@ class StepWatch:
         self.beside: dict[str, int] = {}
         self.result: Any = None
         """What the step that is being counted gave: its loss is read from that."""
-        self._due: Any = None
+        self._due = self._loss = cast(Any, None)
         self.site = ""
         self._other_outputs = Outputs(self.leaves)
         self._sites: dict[str, EagerSite] = {}
@@ -81,13 +82,12 @@ class StepWatch:
         self.awaits: Awaited[Owner] | None = None
         self.leader = Leader(self._counts_anew)
         self._stepping: object = None
-        self._leading = self._called = 0
-        self._parts_done = 0
+        self._leading = self._called = self._parts_done = 0
         self._eager_parts = 1
         self._counting: Owner | None = None
-        self._loss: Any = None
         self._training: list[JittedFunction] = []
         self.newest = Newest()
+        self.tells: Callable[[int], None] = partial(session.step, FRAMEWORK)
 
     @property
     def stands_aside(self) -> bool:
@@ -362,7 +362,7 @@ class StepWatch:
         self.newest.put(key, references_to(self.leaves, result))
         self.result = result
         try:
-            self.session.step(FRAMEWORK, count)
+            self.tells(count)
         finally:
             self.result = None
 

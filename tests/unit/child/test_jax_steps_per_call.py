@@ -1,0 +1,299 @@
+"""The knob "steps_per_call": calls of a training step run together, and who reads between them gets what is so.
+
+Each script is run as plain Python would, and with the knob: what it ends with is the same.
+"""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from support.in_process import ENDLESS
+from support.jax_trial import watched
+
+from tuner.child.jax.groups import EFFECTS, KEYS, NUMBER
+from tuner.child.jax.several import BY_SCRIPT, CHECKED, KEPT, NOTHING, READ
+
+HEAD = """
+import copy, functools, pickle, threading
+import jax, jax.numpy as jnp, numpy as np
+X = np.random.default_rng(0).normal(size=(2400, 4)).astype("float32")
+Y = X.sum(1)
+params, kept, loss = {"w": jnp.zeros(4), "b": [jnp.zeros(())]}, [], None
+def loss_of(params, x, y):
+    return ((x @ params["w"] + params["b"][0] - y) ** 2).mean()
+def descend(params, gradients):
+    return jax.tree_util.tree_map(lambda p, g: p - 0.01 * g, params, gradients)
+def plain(params, x, y):
+    loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+    return descend(params, gradients), loss
+step = jax.jit(plain)
+def batches(size=24):
+    for start in range(0, 2400 - size + 1, size):
+        yield X[start : start + size], Y[start : start + size]
+"""
+LOOP = """
+for x, y in batches():
+    params, loss = step(params, x, y)
+"""
+END = "\nend = [np.array(leaf) for leaf in jax.tree_util.tree_leaves((params, kept, loss))]\n"
+
+
+def ran(text: str, folder: Path, *, is_watched: bool = True, **given: Any) -> tuple[list[Any], Any]:
+    """What a script ends with, and what became of its calls."""
+    path = folder / "train.py"
+    path.write_text(HEAD + text + END)
+    code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    if not is_watched:
+        exec(code, names)
+        return names["end"], None
+    with watched(**{"config": {"steps_per_call": 4}, "mode": "apply", **given}) as trial:
+        exec(code, names)
+        several = trial.adapter._several
+        if trial.session.measuring:
+            trial.end()
+    return names["end"], (several, trial)
+
+
+def counted(text: str, folder: Path) -> tuple[int, int, int, str]:
+    """How many calls ran together, how many alone, how many states were read later, and why no more waited."""
+    expected, _ = ran(text, folder, is_watched=False)
+    end, (several, _) = ran(text, folder)
+    assert len(end) == len(expected)
+    for leaf, as_written in zip(end, expected, strict=True):
+        numpy.testing.assert_allclose(leaf, as_written, rtol=2e-6, atol=1e-7)
+    assert not several.counted.failed
+    return several.counted.together, several.counted.alone, several.counted.again, several.why
+
+
+
+def test_calls_whose_results_nobody_reads_run_together(tmp_path: Path) -> None:
+    """The first three run as written, and one is left over at the end."""
+    assert counted(LOOP, tmp_path) == (96, 1, 0, NOTHING)
+
+
+TOGETHER = {
+    "losses are read at the end": LOOP + "    kept.append(loss)",
+    "given by name": "for x, y in batches():\n    params, loss = step(y=y, params=params, x=x)",
+    "its arrays are used again": """
+own = [np.empty((24, 4), "float32"), np.empty(24, "float32")]
+for x, y in batches():
+    own[0][:], own[1][:] = x, y
+    params, loss = step(params, *own)
+    if type(loss).__name__ == "ArrayImpl":  # JAX itself may read them where they lie, until it is through
+        loss.block_until_ready()
+    own[0][:] = own[1][:] = np.nan
+""",
+    "put on the device": "for x, y in batches():\n    params, loss = step(params, jax.device_put(x), jnp.asarray(y))",
+    "float64": "for x, y in batches():\n    params, loss = step(params, x.astype('float64'), y)",
+    "the same data in each call": """
+x, y = jnp.asarray(X), jnp.asarray(Y)
+for _ in range(100):
+    params, loss = step(params, x, y)
+""",
+    "keys for random numbers": """
+@jax.jit
+def step(params, key, x, y):
+    key, own = jax.random.split(key)
+    return *plain(params, x + 0.1 * jax.random.normal(own, x.shape), y), key
+key = jax.random.PRNGKey(0)
+for x, y in batches():
+    params, loss, key = step(params, key, x, y)
+""",
+    "a new key of each call": """
+@jax.jit
+def step(params, key, x, y):
+    return plain(params, x + 0.1 * jax.random.normal(key, x.shape), y)
+for (x, y), key in zip(batches(), jax.random.split(jax.random.key(0), 100)):
+    params, loss = step(params, key, x, y)
+""",
+    "settings": """
+@functools.partial(jax.jit, static_argnums=0, static_argnames="scale")
+def step(loss_of, params, x, y, rate, scale=1):
+    loss, slopes = jax.value_and_grad(loss_of)(params, x, y)
+    return jax.tree_util.tree_map(lambda p, g: p - rate * scale * g, params, slopes), loss
+for x, y in batches():
+    params, loss = step(loss_of, params, x, y, 0.01, scale=2)
+""",
+    "an object's state": """
+class Trainer:
+    def __init__(self):
+        self.params, self.loss = params, None
+        self.step = jax.jit(plain)
+    def fit(self):
+        for x, y in batches():
+            self.params, self.loss = self.step(self.params, x, y)
+trainer = Trainer()
+trainer.fit()
+params, loss = trainer.params, trainer.loss
+""",
+    "two epochs": (LOOP + "kept.append(float(loss))") * 2,
+}
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=[] if name in {"its arrays are used again", "settings"} else pytest.mark.slow)
+    for name in TOGETHER
+])  # fmt: skip
+def test_calls_run_together_where(name: str, tmp_path: Path) -> None:
+    together, _, again, _ = counted(TOGETHER[name], tmp_path)
+    assert together >= 96 and again == 0
+
+
+READS = {
+    "float": "kept.append(float(loss))",
+    "a condition": "if loss < 1e-9: break",
+    "NumPy": "kept.append(np.asarray(params['w']).copy())",
+    "print": "print(f'{loss:.3f}')",
+    "waits": "jax.block_until_ready((params, loss))",
+    "its method waits": "loss.block_until_ready()",
+    "an average of the state": "params = jax.tree.map(lambda p: p * 0.999, params)",
+    "a compiled evaluation": "kept.append(evaluate(params))",
+    "jnp": "kept.append(jnp.mean(jnp.stack([loss, loss])))",
+    "a gradient": "kept.append(jax.grad(loss_of)(params, x, y)['w'])",
+    "a closure": "kept.append(jax.jit(lambda x: x @ params['w'])(x).sum())",
+    "pickle": "params = pickle.loads(pickle.dumps(params))",
+    "a copy": "params = copy.deepcopy(params)",
+    "device_get": "kept.append(jax.device_get(params)['w'])",
+    "a thread": "it = threading.Thread(target=lambda: kept.append(float(loss))); it.start(); it.join()",
+}
+FEW = [
+    pytest.param(name, marks=[] if name in {"a compiled evaluation", "waits"} else pytest.mark.slow) for name in READS
+]
+EVALUATE = "evaluate = jax.jit(lambda params: loss_of(params, X, Y))\n"
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_what_is_read_after_each_step_is_so(name: str, tmp_path: Path) -> None:
+    """None runs together, and after some time none waits any more."""
+    together, alone, again, why = counted(EVALUATE + LOOP + "    " + READS[name], tmp_path)
+    assert (together, again) == (0, 0)
+    assert (64 <= alone <= 68 and why == READ) or (alone == 0 and why == NOTHING)  # it never goes on from a result
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_what_is_read_now_and_then_is_so(name: str, tmp_path: Path) -> None:
+    """Every tenth step: four, four and two."""
+    text = EVALUATE + LOOP.replace("for x, y in", "for number, (x, y) in enumerate(")
+    text = text.replace("batches():", "batches()):") + f"    if number % 10 == 5:\n        {READS[name]}"
+    together, alone, again, _ = counted(text, tmp_path)
+    assert together >= 72 and alone <= 26 and again == 0
+
+
+def test_states_that_are_kept_are_what_they_were(tmp_path: Path) -> None:
+    """They are no result of the call that takes all steps, and are computed again; where that is often, none waits."""
+    keeps = "for number, (x, y) in enumerate(batches()):\n    params, loss = step(params, x, y)\n"
+    together, _, again, why = counted(keeps + "    if number in (20, 43, 66): kept.append(params)", tmp_path)
+    assert together >= 92 and 0 < again <= 3 * 3 and why == NOTHING
+    often = keeps + "    kept.append(params)\n    if number % 8 == 0: end = [np.asarray(each['w']) for each in kept]"
+    assert counted(often, tmp_path)[3] == KEPT
+
+
+def test_an_error_in_the_loop_leaves_the_state_as_it_was(tmp_path: Path) -> None:
+    text = """
+for number, (x, y) in enumerate(batches()):
+    try:
+        params, loss = step(params, x if number % 7 else x[:, :3], y)
+    except TypeError:
+        kept.append(params["w"])
+"""
+    assert counted(text, tmp_path)[0] > 0
+
+
+def test_batches_of_other_lengths_run_as_written(tmp_path: Path) -> None:
+    epochs = "for _ in range(3):\n    for x, y in batches(70):\n        params, loss = step(params, x, y)\n"
+    text = epochs + "    params, loss = step(params, X[:9], Y[:9])"
+    together, *_, why = counted(text, tmp_path)
+    assert together >= 80 and why == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param("step = jax.jit(plain, donate_argnums=0)" + LOOP, BY_SCRIPT, id="donates"),
+        pytest.param("jax.config.update('jax_debug_nans', True)" + LOOP, CHECKED, id="checked"),
+        pytest.param(
+            "step = jax.jit(lambda p, x, y, n: plain(p, x, y + 0 * n))\n"
+            "for number, (x, y) in enumerate(batches()): params, loss = step(params, x, y, number)",
+            NUMBER, id="number",
+        ),
+        pytest.param("step = jax.jit(lambda p, x, y: (jax.debug.callback(kept.append, x.sum()), plain(p, x, y))[1])"
+                     + LOOP + "jax.effects_barrier()", EFFECTS, id="effect"),
+        pytest.param("one = jax.ShapeDtypeStruct((), 'float32')\n"
+                     "step = jax.jit(lambda p, x, y: plain(p, x, y + jax.pure_callback(lambda: np.float32(1), one)))"
+                     + LOOP, EFFECTS, id="Python"),
+        pytest.param("key = jax.random.key(0)\nstep = jax.jit(lambda p, k, x, y: (*plain(p, x, y), k))\nfor x, y in"
+                     " batches(): params, loss, key = step(params, key, x, y)\nkey = 0", KEYS, id="keys"),
+        pytest.param("step = jax.jit(lambda p, x, y: (plain(p, x, y)[0], jnp.zeros(())))\n"
+                     "for x, y in batches(): _, loss = step(params, x, y)", NOTHING, id="nothing"),
+    ],
+)  # fmt: skip
+def test_others_run_as_written(text: str, says: str, tmp_path: Path) -> None:
+    try:
+        together, alone, _, why = counted(text, tmp_path)
+    finally:
+        import jax
+
+        jax.config.update("jax_debug_nans", False)
+    assert (together, alone) == (0, 0) and why == says
+
+
+def test_losses_hold_no_batches(tmp_path: Path) -> None:
+    """An epoch's would hold all of its data."""
+    path = tmp_path / "train.py"
+    path.write_text(HEAD + LOOP + "    kept.append(loss)")
+    names: dict[str, Any] = {"__name__": "__main__"}
+    with watched(config={"steps_per_call": 4}, mode="apply") as trial:
+        exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), names)
+        assert trial.adapter._several.counted.together == 96
+        del names["params"], names["loss"], names["kept"][-1]
+        gc.collect()
+        groups = [each for each in gc.get_objects() if type(each).__name__ == "Group"]
+    assert len(groups) <= 3 and len(names["kept"]) == 99  # of 25: what the tests before have left, too
+
+
+TOLD: dict[str, Any] = {"mode": "trial", "knowledge": {"framework": "jax", "unit": "samples"}}
+EACH = {**ENDLESS, "block_s": 0.0}
+"""As in a screen: a block ends with the first step that has run since the last one."""
+
+
+@pytest.mark.parametrize(
+    ("text", "evidence"),
+    [
+        (LOOP, ("verified", "")),
+        (LOOP + "    kept.append(float(loss))", ("not applicable", READ)),
+        ("step = jax.jit(plain, donate_argnums=0)" + LOOP, ("not applicable", BY_SCRIPT)),
+    ],
+)
+def test_a_trial_tells_whether_most_calls_ran_together(text: str, evidence: tuple[str, str], tmp_path: Path) -> None:
+    """No block ends among four steps that run together, and none counts a step that still waits."""
+    _, (several, trial) = ran(text, tmp_path, window=EACH, **TOLD)
+    assert trial.evidence("steps_per_call") == evidence, several.counted
+    assert 97 <= trial.steps <= 100 and 24 * trial.steps <= trial.samples <= 2400
+    steps = [each["steps"] for each in trial.log.of("block")]
+    assert steps[-12:] == [4 if evidence[0] == "verified" else 1] * 12, steps
+
+
+def test_losses_of_a_screen_are_those_of_the_script_as_written(tmp_path: Path) -> None:
+    _, (_, written) = ran(LOOP, tmp_path, window=EACH, config={}, mode="trial")
+    _, (_, trial) = ran(LOOP, tmp_path, window=EACH, **TOLD)
+    losses, own = ({each["samples"]: each["value"] for each in of.log.of("loss")} for of in (written, trial))
+    assert len(own) >= 24 and own == {number: pytest.approx(losses[number], rel=1e-5) for number in own}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (LOOP, ""), (LOOP + "    kept.append(float(loss))", READ),
+        ("step = jax.jit(plain, donate_argnums=0)" + LOOP, BY_SCRIPT),
+    ],
+)  # fmt: skip
+def test_the_script_as_written_tells_whether_calls_could(text: str, says: str, tmp_path: Path) -> None:
+    _, (_, trial) = ran(text, tmp_path, config={}, mode="trial", window={**ENDLESS, "block_s": 0.05})
+    facts = trial.log.of("facts")[0]
+    assert facts["left_out"].get("steps_per_call", "") == says
+    assert facts["as_written"].get("steps_per_call") == (None if says else 1)

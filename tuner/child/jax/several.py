@@ -1,0 +1,259 @@
+"""Several steps in one call: the knob "steps_per_call".
+
+A call of a compiled training step that is given what the call before gave waits for further ones (``groups``): the
+script is given stand-ins for its results (``deferred``). Whoever reads one has the calls run that wait, so that a loop
+which reads each step's results gains nothing. How many calls ran together is the evidence. A step counts once it runs.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from ..applied import Effect
+from ..session import Session
+from . import FRAMEWORK, deferred
+from .deferred import Deferred, real
+from .functions import CallWatch, JittedFunction
+from .groups import GUARD, Counted, Given, Group, Jax, Plan, UnfitError
+from .reads import ReadWatch
+from .steps import StepWatch
+from .types import Arguments, Call, Keywords
+
+KNOB = "steps_per_call"
+MOST_CALLS = 64
+"""Of a function: where its calls can't go together by then, they never will."""
+TRIED = 64
+"""Calls, after which most of them must have run together."""
+MOST_AGAIN = 8
+LEAST_TOGETHER = 0.5
+BY_SCRIPT = "the script donates what it gives to its training step"
+BY_LIBRARY = "a library compiles the training step"
+NOTHING = "no compiled function that trains is given, in each call, what its call before gave"
+READ = "the script reads what a step gave before the next ones"
+KEPT = "the script reads states that later steps have gone on from"
+FAILED = "several steps in one call failed: {}"
+CHECKED = "the script has JAX look for NaN in what each call gives, or compile nothing"
+UNKNOWN = "this version of JAX takes no stand-ins for its arrays: {}"
+MODES = ("jax_debug_nans", "jax_debug_infs", "jax_disable_jit")
+
+
+class SeveralWatch:
+    """``size``: steps in a call, as the config has it. ``counted``: what became of calls that could wait."""
+
+    def __init__(self, session: Session, steps: StepWatch, reads: ReadWatch, jax: Any) -> None:
+        self.session, self.steps, self.jax = session, steps, jax
+        wanted = session.knobs.wanted(KNOB)
+        self.size = wanted if type(wanted) is int else 1
+        self.is_turned = self.size > 1
+        self.is_active = self.is_turned or (session.measuring and not session.request.config)
+        self.counted = Counted()
+        self.why = NOTHING
+        self.fits = False
+        self.own: Jax | None = None
+        self._reads = reads
+        self._functions: weakref.WeakSet[_Waiting] = weakref.WeakSet()
+        self._untold = 0
+        self._is_top_level: Callable[[], bool] = sys.modules["jax._src.core"].trace_state_clean
+
+    def install(self) -> None:
+        """Right after JAX's import, before anything else is replaced."""
+        if not self.is_active:
+            return
+        jax = self.jax
+        try:
+            tree, narrowed = jax.tree_util, jax.dtypes.canonicalize_dtype
+            array: Any = sys.modules["jax._src.array"].ArrayImpl
+            if self.is_turned:
+                deferred.install(jax)
+                self.steps.tells = self.tells
+            self.own = Jax(
+                jax.jit, jax.lax.scan, jax.numpy.stack, tree.tree_flatten, tree.tree_unflatten, narrowed, array
+            )
+        except (AttributeError, KeyError, TypeError) as error:
+            self.stops(UNKNOWN.format(error))
+
+    def watch_of(self, watch: CallWatch, options: Keywords) -> CallWatch:
+        """What sees the calls of a function in place of ``watch``. ``options``: the script's, for JAX."""
+        if not self.is_active:
+            return watch
+        donates = any(options.get(name) not in (None, (), []) for name in ("donate_argnums", "donate_argnames"))
+        made = _Waiting(self, watch, BY_SCRIPT if donates else "")
+        self._functions.add(made)
+        return made
+
+    def tells(self, count: int) -> None:
+        """So many steps were called: those count that don't wait, so that a block holds what was computed in it."""
+        self._untold += count
+        run = self._untold - sum(each.waiting for each in self._functions)
+        if run > 0:
+            self._untold -= run
+            self.session.step(FRAMEWORK, run)
+
+    def sees(self, function: JittedFunction) -> bool:
+        """Whether a call of it may wait, or is looked at, which has to be the outermost one."""
+        if self.own is None or not function.trains or self.steps.stands_aside:
+            return False
+        return self.steps.tracing.may_be_outermost and self._is_top_level()
+
+    def stops(self, why: str) -> None:
+        """No further call waits."""
+        self.own, self.fits, self.why = None, False, why
+
+    def why_mode(self) -> str:
+        """Why no call may wait in the state that JAX is in; "" where each may."""
+        return CHECKED if any(getattr(self.jax.config, name, False) for name in MODES) else ""
+
+    def goes_on(self) -> bool:
+        """Whether calls go on waiting, by what became of those so far."""
+        counted = self.counted
+        if counted.failed:
+            self.stops(FAILED.format(counted.failed))
+        elif counted.again > MOST_AGAIN:
+            self.stops(KEPT)
+        elif counted.alone >= TRIED and not self._are_together:
+            self.stops(READ)
+        return self.own is not None
+
+    @property
+    def _are_together(self) -> bool:
+        counted = self.counted
+        return counted.together >= max(1, LEAST_TOGETHER * (counted.together + counted.alone))
+
+    # what is told
+
+    def written(self) -> None:
+        """The script's own value, or why it is left out."""
+        facts, steps = self.session.facts, self.session.clock.total_steps
+        if self.fits and self._reads.reads < LEAST_TOGETHER * steps:
+            facts.as_written[KNOB] = 1
+        else:
+            facts.left_out[KNOB] = READ if self.fits else self.why
+
+    def report(self) -> None:
+        """Evidence: whether most calls ran together."""
+        knobs = self.session.knobs
+        if KNOB not in knobs.requested:
+            return
+        if not self.is_turned:
+            knobs.compare(KNOB, 1)
+        elif not self.counted.together:
+            knobs.inapplicable(KNOB, self._why_none)
+        else:
+            knobs.compare(KNOB, self.size if self._are_together else 1, why="" if self._are_together else READ)
+
+    @property
+    def _why_none(self) -> str:
+        return READ if self.counted.alone and self.own is not None else self.why
+
+    def effects(self) -> dict[str, Effect]:
+        """For ``autotune run``."""
+        return {KNOB: Effect(int(self._are_together), "" if self._are_together else self._why_none)}
+
+
+class _Waiting:
+    """The calls of one compiled function. ``_why_not``: why none of them waits, whatever it is given."""
+
+    def __init__(self, several: SeveralWatch, watch: CallWatch, why_not: str) -> None:
+        self.stages, self.jitted = watch.stages, watch.jitted
+        self._several = several
+        self._watch = watch
+        self._why_not = why_not
+        self._plan: Plan | None = None
+        self._group: Group | None = None
+        self._calls = 0
+        self._made: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._before: tuple[Any, Sequence[Any], dict[int, int]] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait."""
+        return self._group.waiting if self._group is not None else 0
+
+    def calls(self, function: JittedFunction, execute: Call, args: Arguments, kwargs: Keywords) -> Any:
+        """A call."""
+        if self._calls <= MOST_CALLS and self._several.sees(function):
+            execute = partial(self._call, function, execute)
+        return self._watch.calls(function, execute, args, kwargs)
+
+    def _call(self, function: JittedFunction, execute: Call, *args: Any, **kwargs: Any) -> Any:
+        several = self._several
+        own = several.own
+        if own is None:
+            return execute(*args, **kwargs)
+        leaves, structure = own.flatten((args, kwargs))
+        if self._plan is None:
+            self._find_plan(function, execute, leaves, structure)
+        plan = self._plan
+        if plan is None or not several.is_turned:
+            result = execute(*args, **kwargs)
+            if plan is None and self._calls <= MOST_CALLS:
+                made = enumerate(own.flatten(result)[0])
+                self._made = {id(leaf): (weakref.ref(leaf), number) for number, leaf in made}
+            return result
+        found = self._wait(plan, leaves, structure)
+        if found is None:  # as written
+            self._group = None
+            if any(isinstance(leaf, Deferred) for leaf in leaves):
+                args, kwargs = own.unflatten(structure, list(map(real, leaves)))
+            return execute(*args, **kwargs)
+        return own.unflatten(plan.made, found)
+
+    def _wait(self, plan: Plan, leaves: Sequence[Any], structure: Any) -> list[Any] | None:
+        """Stand-ins for the results of a call that waits; None where it can't."""
+        several = self._several
+        if structure != plan.structure:
+            return None
+        with GUARD:
+            group, self._group = self._group, None
+            newest = group.newest if group is not None else None
+            is_next = newest is not None and self._fits(plan, leaves, newest)
+            if group is None or group.newest is None or not is_next:  # a look may have had it run
+                if several.why_mode() or not several.goes_on() or not self._fits(plan, leaves, None):
+                    return None
+                group = Group(plan, plan.state_of(leaves), several.counted)
+            found = group.add(leaves)
+            self._group = group if group.newest is not None else None
+            return found
+
+    def _fits(self, plan: Plan, leaves: Sequence[Any], newest: Sequence[Any] | None) -> bool:
+        """As of the plan; a fault of ours mustn't keep the script from its steps."""
+        try:
+            return plan.fits(leaves, newest)
+        except Exception as error:
+            self._several.stops(FAILED.format(f"{type(error).__name__}: {error}"))
+            return False
+
+    def _find_plan(self, function: JittedFunction, execute: Call, leaves: Sequence[Any], structure: Any) -> None:
+        """Once two calls in turn were given the same of the results of those before them."""
+        self._calls += 1
+        several = self._several
+        assert several.own is not None
+        places = ((number, self._place_of(leaf)) for number, leaf in enumerate(leaves))
+        carried = {number: place for number, place in places if place is not None}
+        before, self._before = self._before, (structure, leaves, carried)
+        if not carried or before is None or before[0] != structure or before[2] != carried:
+            return
+        self._calls, self._before, self._made = MOST_CALLS + 1, None, {}
+        try:
+            why = self._why_not or several.why_mode() or ("" if function.is_scripts else BY_LIBRARY)
+            if why:
+                raise UnfitError(why)
+            given = Given(structure, leaves, before[1], carried)
+            plan = Plan(several.own, max(2, several.size), execute, given)
+            if several.is_turned:
+                plan.compile()
+                self._calls = 0
+            self._plan, several.fits = plan, True
+        except UnfitError as error:
+            several.why = str(error)
+        except Exception as error:
+            several.why = FAILED.format(f"{type(error).__name__}: {error}")
+
+    def _place_of(self, leaf: Any) -> int | None:
+        """Its number among the results of the call before; None where it isn't one of them."""
+        made, number = self._made.get(id(leaf), (None, 0))
+        return number if made is not None and made() is leaf else None
