@@ -9,14 +9,21 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from .records import Knowledge
+from .words import Value
 
 SHORT_STEP_S = 0.005
 """Of longer steps the instruments, 0.02 to 0.2 ms, are a few percent at most, and what stretches tell is no better."""
 ALIKE = 2.0
 """Times that, of which a step may be where it was told of the script as written: both sides of a ratio are told it."""
+OF_CALLS = frozenset({"steps_per_execution", "steps_per_call", "batch_size", "grad_accumulation"})
+"""With these knobs a step may take fewer calls than as written, and autotune so much less of it: what it is of the
+script says nothing of such a config. A step of 0.4 ms was told 0.56 of its length where one call made eight.
+"""
+MOST = 0.9
+"""Of a step, that what was told of the script can be: where it's more, the loop isn't what it was there."""
 STRETCH_S = 0.02
 UNEVEN = 0.5
 """Stretches are longer or shorter than usual at random, by up to so much of their length, and which one of two has them
@@ -68,12 +75,12 @@ class Instruments:
         self._without_s: list[float] = []
         self._ends_at = math.inf
 
-    def knows(self, script: Knowledge, *, as_written: bool) -> None:
+    def knows(self, script: Knowledge, config: Mapping[str, Value]) -> None:
         """What is known of it as written: a ratio is wrong by all that is taken out of one of its sides alone."""
-        self._is_config = not as_written
+        self._is_config = bool(config)
         if script.steps:
-            self._known_s = script.instruments_s
-            self._longest_s = ALIKE * SHORT_STEP_S if self._known_s else 0.0
+            self._known_s = 0.0 if OF_CALLS & config.keys() else script.instruments_s
+            self._longest_s = ALIKE * SHORT_STEP_S if script.instruments_s else 0.0
 
     def begin(self, step_s: float, synchronize: Callable[[], None]) -> bool:
         """Begins stretches of steps that last so long, once at most. Returns whether some are under way.
@@ -159,7 +166,7 @@ class Instruments:
         self.step_s, self.share = own_s, own_s / (own_s + step_s)
 
     def _go_by_script(self) -> None:
-        if self._known_s:
+        if 0.0 < self._known_s <= MOST * self._usual_s:
             self._is_by_script = True
             self._tell(self._known_s, max(0.0, self._usual_s - self._known_s))
 

@@ -58,7 +58,7 @@ class Session:
         self.clock = clock or StepClock(recorder, request.window)
         self.clock.asynchronous = self.device.asynchronous
         self.clock.counts_samples = request.knowledge.unit != "steps"
-        self.clock.instruments.knows(request.knowledge, as_written=not request.config)
+        self.clock.instruments.knows(request.knowledge, request.config)
         self.clock.instruments.is_wanted = lambda: self._is_only_timed
         self.clock.recurring.decide_as(request.knowledge, request.config)
         self.knobs = Knobs(recorder, request.config, request.knowledge.placeholders, self._ended_early)

@@ -65,7 +65,7 @@ class Loop:
 @pytest.mark.parametrize("step_s", [0.00005, 0.0006, 0.004])
 def test_a_short_step_is_told_without_what_is_autotunes_own(step_s: float) -> None:
     loop = Loop(step_s)
-    loop.instruments.knows(Knowledge())  # of the script as written nothing yet
+    loop.instruments.knows(Knowledge(), {})  # of the script as written nothing yet
     loop.run()
     assert loop.instruments.step_s == pytest.approx(OWN_S, abs=0.015 * step_s)
     assert loop.told_s == pytest.approx(step_s, rel=0.02)
@@ -81,7 +81,7 @@ def test_a_long_step_and_one_that_always_has_them_are_told_as_they_are() -> None
         assert all(block["instruments_s"] == 0.0 for block in loop.log.of("block"))
 
 
-WRITTEN = Knowledge(steps=100, instruments_s=OWN_S)
+WRITTEN, CONFIG = Knowledge(steps=100, instruments_s=OWN_S), {"num_workers": 2}
 
 
 @pytest.mark.parametrize(
@@ -98,22 +98,22 @@ def test_it_is_told_of_a_config_where_it_was_of_the_script_as_written(
 ) -> None:
     """A ratio is wrong by all that is taken out of one of its sides alone."""
     loop = Loop(step_s)
-    loop.instruments.knows(known, as_written=False)
+    loop.instruments.knows(known, CONFIG)
     assert loop.run().told_s == pytest.approx(told_s, rel=0.02)
     assert bool(loop.without) is (told_s == step_s)
 
 
 def test_where_it_cannot_be_told_of_a_config_it_is_what_it_was_of_the_script() -> None:
     kept = Loop(0.001, may_go_off=False)
-    kept.instruments.knows(WRITTEN, as_written=False)
+    kept.instruments.knows(WRITTEN, CONFIG)
     assert kept.run().told_s == pytest.approx(kept.step_s, rel=0.01)
     pauses, chance = Loop(0.001), random.Random(2)
-    pauses.instruments.knows(WRITTEN, as_written=False)
+    pauses.instruments.knows(WRITTEN, CONFIG)
     while not pauses.clock.complete:
         pauses.step(0.02 * (chance.random() < 0.1))
     assert pauses.without and pauses.instruments.step_s == pytest.approx(OWN_S, abs=0.05 * 0.003)
     training = Loop(0.0006)
-    training.instruments.knows(WRITTEN, as_written=False)
+    training.instruments.knows(WRITTEN, CONFIG)
     assert training.run(epoch=6, epoch_s=0.01, validates=True).told_s == pytest.approx(training.step_s, rel=0.05)
 
 
@@ -129,8 +129,22 @@ def test_what_hides_behind_a_wait_for_data_is_not_taken_out_of_a_config_by_the_f
     loop = Loop(0.001, may_go_off=False)
     loop.wait_s = wait_s
     loop.clock.ready = lambda: stock
-    loop.instruments.knows(WRITTEN, as_written=as_written)
+    loop.instruments.knows(WRITTEN, {} if as_written else CONFIG)
     assert loop.run().told_s == pytest.approx(loop.step_s + hidden_s * (not as_written), rel=0.01)
+
+
+@pytest.mark.parametrize("knob", ["steps_per_execution", "steps_per_call", "batch_size", "grad_accumulation"])
+def test_where_a_step_may_take_fewer_calls_the_figure_of_the_script_is_not_taken(knob: str) -> None:
+    """A step of 0.4 ms of a config with eight in a call was told 0.56 of its length."""
+    loop = Loop(0.0004, may_go_off=False)
+    loop.instruments.knows(WRITTEN, {"num_workers": 2, knob: 8})
+    assert loop.run().told_s == pytest.approx(loop.step_s + OWN_S, rel=0.01)
+
+
+def test_a_figure_of_the_script_that_leaves_nothing_of_a_step_is_not_taken() -> None:
+    loop = Loop(OWN_S / 20, may_go_off=False)
+    loop.instruments.knows(WRITTEN, CONFIG)
+    assert loop.run().told_s == pytest.approx(loop.step_s + OWN_S, rel=0.01)
 
 
 @pytest.mark.parametrize("validates", [False, True])
@@ -289,7 +303,7 @@ def blocks_of(loop: Loop) -> list[dict[str, Any]]:
 def test_two_stretches_with_an_interruption_between_are_no_pair() -> None:
     """Behind it both would have them, and tell that they take nothing."""
     loop = Loop(0.0006)
-    loop.instruments.knows(WRITTEN)
+    loop.instruments.knows(WRITTEN, CONFIG)
     while not loop.clock.complete:
         off = loop.instruments.off
         loop.step()

@@ -122,9 +122,14 @@ class JaxAdapter(Adapter):
         return feeding.ready() if feeding is not None else None
 
     def may_go_off(self) -> bool:
-        """Where each step is a call of one compiled function, and nothing that is watched feeds the loop."""
+        """Where each step is a call of one compiled function, and nothing that is watched feeds the loop.
+
+        Not where calls wait for others: a stretch would end among them.
+        """
         steps = self.steps
         if steps is None or self.session.feeds.feeding is not None or steps.awaits is not None:
+            return False
+        if self._several.is_turned:
             return False
         function = steps.leader.key
         if not isinstance(function, JittedFunction) or list(steps.training) != [function]:
