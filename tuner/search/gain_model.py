@@ -187,11 +187,12 @@ class GainModel:
         gains, noise = self.read.gains[:CHOSEN_BY] - self._origin, self.read.noise[:CHOSEN_BY] ** 2
         own = [first.main[:, self._axis_of == place] for place in range(len(self._tables))]
         parts = np.stack([*(each @ each.T for each in own), _pairs(first, first), np.eye(len(gains))])
-        flat, readings = parts.reshape(len(parts), -1), np.diag(noise)
+        readings = np.diag(noise)
 
         def likeliest(choices: Sequence[_Choice]) -> _Choice:
             weights = np.square([(*choice.sizes, choice.pairs, choice.scatter) for choice in choices])
-            roots = np.linalg.cholesky((weights @ flat).reshape(-1, *readings.shape) + readings)
+            exact = np.einsum("ij,jkl->ikl", weights, parts)  # not @: threads cost more than such a small product
+            roots = np.linalg.cholesky(exact + readings)
             white = np.linalg.solve(roots, np.broadcast_to(gains[:, None], (len(choices), len(gains), 1)))[..., 0]
             logs = -0.5 * np.square(white).sum(axis=1) - np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
             logs -= [sum(math.log2(size) ** 2 for size in choice.sizes) / 2 for choice in choices]
