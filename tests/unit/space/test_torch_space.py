@@ -217,8 +217,6 @@ def test_who_pins_the_batch_has_chosen_by_himself(pinned: dict[str, Value]) -> N
 
 def test_a_selection_leaves_them_out() -> None:
     knowledge = Knowledge(as_written={**WRITTEN, **LR}, effective_batch="both")
-    written: dict[str, Value] = {**WRITTEN, "optimizer": "default"}
-    knowledge = Knowledge(as_written=written, optimizer_choices=("foreach", "fused"), precisions=("fp32",))
     known = Known(worlds.DEVICE, 4, knowledge=knowledge)
     for selection, tried in (((), True), (("batch_size",), True), (("num_workers",), False), (("-batch_size",), False)):
         assert (resolve(SPACE, known, selection=selection).larger is not None) is tried
@@ -250,8 +248,6 @@ def test_a_number_format_that_is_emulated_comes_late(written: str, emulated: tup
 def test_what_no_config_gives_a_meaning_is_left_out(left_out: dict[str, str], workers: int, reason: str) -> None:
     """It would be told as searched, multiply the number of configs, and never be tried."""
     knowledge = Knowledge(as_written={**WRITTEN, "num_workers": workers}, left_out=left_out)
-    written: dict[str, Value] = {**WRITTEN, "optimizer": "default"}
-    knowledge = Knowledge(as_written=written, optimizer_choices=("foreach", "fused"), precisions=("fp32",))
     known = Known(worlds.DEVICE, 4, knowledge=knowledge)
     resolved = resolve(SPACE, known, selection=["num_workers", "prefetch_factor", "persistent_workers"])
     searched = {axis.knob.name for axis in resolved.axes}

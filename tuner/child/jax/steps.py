@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from types import ModuleType
 from typing import Any, cast
 
@@ -87,7 +86,7 @@ class StepWatch:
         self._counting: Owner | None = None
         self._training: list[JittedFunction] = []
         self.newest = Newest()
-        self.tells: Callable[[int], None] = partial(session.step, FRAMEWORK)
+        self.tells: Callable[[int], None] = lambda count: session.step(FRAMEWORK, count)
 
     @property
     def stands_aside(self) -> bool:
