@@ -16,6 +16,8 @@ _ORIGINAL = "__autotune_original__"
 Stage = tuple[int, Collection[str]]
 """A number of replacements, and what had taken its names before them."""
 _ledger: list[tuple[Any, str, Any]] = []
+_NONE = frozenset({"__doc__", "__annotations__"})
+"""What a function may have as None; a method in C++ may have no name either, which one in Python must have."""
 _NO_HOLDERS = frozenset({"builtins", __name__.partition(".")[0]})
 
 
@@ -28,7 +30,9 @@ def patch(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[.
     function = original.__func__ if isinstance(original, staticmethod) else original
     if hasattr(function, _ORIGINAL):
         return
-    replacement = functools.wraps(function)(make(function))
+    names = functools.WRAPPER_ASSIGNMENTS
+    known = [each for each in names if each in _NONE or getattr(function, each, None) is not None]
+    replacement = functools.wraps(function, known)(make(function))
     setattr(replacement, _ORIGINAL, original)
     _ledger.append((owner, name, original))
     setattr(owner, name, staticmethod(replacement) if isinstance(original, staticmethod) else replacement)

@@ -256,6 +256,64 @@ def test_losses_hold_no_batches(tmp_path: Path) -> None:
     assert len(groups) <= 3 and len(names["kept"]) == 99  # of 25: what the tests before have left, too
 
 
+TAKEN = {
+    "deleted": "x = jax.device_put(x)\n    params, loss = step(params, x, y)\n    x.delete()",
+    "given away": "x = jnp.array(x)\n    params, loss = step(params, x, y)\n    kept.append(add(x)[0])",
+    "given away by what is compiled": "x = jnp.array(x)\n    params, loss = step(params, x, y)\n    ahead(x)",
+    "a state is deleted": "old = params\n    params, loss = step(params, x, y)\n    if y is not Y: old['w'].delete()",
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_a_call_was_given_may_be_taken_from_it(name: str, tmp_path: Path) -> None:
+    """As written the step has it by then. It is taken where JAX computes as soon as it's told, and waits for nobody."""
+    add = "add = jax.jit(lambda x: (x.sum(), x * 0), donate_argnums=0)\nahead = add.lower(X[:24]).compile()\n"
+    assert counted(add + LOOP.replace("params, loss = step(params, x, y)", TAKEN[name]), tmp_path)[0] == 0
+
+
+def test_a_batch_that_lies_in_the_scripts_own_memory_is_taken_as_it_is(tmp_path: Path) -> None:
+    """``jax.device_put`` copies nothing on a processor, and the script writes the next batch there."""
+    text = """
+memory = np.empty(24 * 4 * 4 + 64, "uint8")
+start = -memory.ctypes.data % 64
+own = memory[start : start + 24 * 4 * 4].view("float32").reshape(24, 4)
+for x, y in batches():
+    own[:] = x
+    params, loss = step(params, jax.device_put(own), y)
+    if type(loss).__name__ == "ArrayImpl":
+        loss.block_until_ready()
+"""
+    assert counted(text, tmp_path)[0] >= 96
+
+
+def test_steps_are_taken_as_jax_is_set_in_each_call(tmp_path: Path) -> None:
+    """What was compiled under one setting isn't what the script asks for under another."""
+    text = """
+def plain_as_set(params, x, y):
+    return plain(params, x, y * (1 if jax.config.jax_default_matmul_precision == "float32" else 2))
+step = jax.jit(plain_as_set)
+for number, (x, y) in enumerate(batches()):
+    with jax.default_matmul_precision("float32" if number < 50 else "bfloat16"):
+        params, loss = step(params, x, y)
+"""
+    assert counted(text, tmp_path)[0] >= 44
+
+
+@pytest.mark.parametrize("config", [{}, {"steps_per_call": 4}])
+@pytest.mark.parametrize("text", [LOOP, """
+step = jax.jit(lambda params, x, y: jax.value_and_grad(loss_of)(params, x, y))
+for x, y in batches():
+    loss, gradients = step(params, x, y)
+    params = descend(params, gradients)
+"""])  # fmt: skip
+def test_nothing_that_the_script_has_let_go_of_is_held(text: str, config: dict[str, Any], tmp_path: Path) -> None:
+    """A batch and a state, which a card's memory would miss, and which would count as the script's own."""
+    text = "import gc, weakref\nseen = []\n" + text.replace("in batches():", "in batches():\n    x = jnp.array(x)")
+    text += "    seen.append(weakref.ref(x))\ndel x\ngc.collect()\n"
+    text += "kept = np.array(sum(one() is not None for one in seen))"
+    end, _ = ran(text, tmp_path, config=config, mode="trial", window={**ENDLESS, "block_s": 0.05})
+    assert end[-2] == 0, end
+
 TOLD: dict[str, Any] = {"mode": "trial", "knowledge": {"framework": "jax", "unit": "samples"}}
 EACH = {**ENDLESS, "block_s": 0.0}
 """As in a screen: a block ends with the first step that has run since the last one."""

@@ -36,7 +36,10 @@ class UnfitError(Exception):
 
 @dataclass(frozen=True)
 class Jax:
-    """JAX's own functions, as they were before anything was replaced; ``array``: the class of its arrays."""
+    """JAX's own functions, as they were before anything was replaced; ``array``: the class of its arrays.
+
+    ``settings``: all that JAX is set to by which it computes otherwise.
+    """
 
     jit: Call
     scan: Call
@@ -44,6 +47,7 @@ class Jax:
     flatten: Call
     unflatten: Call
     narrowed: Call
+    settings: Call
     array: Any
 
 
@@ -69,7 +73,7 @@ class Plan:
 
     def __init__(self, jax: Jax, size: int, jitted: Any, given: Given) -> None:
         self.size, self.structure, self.carried = size, given.structure, dict(given.carried)
-        self.jax, self._jitted = jax, jitted
+        self.jax, self._jitted, self._settings = jax, jitted, jax.settings()
         self.fixed: dict[int, Any] = {}
         self.hosts: dict[int, tuple[Any, Any, Any]] = {}
         self.puts: dict[int, Any] = {}
@@ -88,6 +92,7 @@ class Plan:
         self._check(leaves, jaxpr)
         self._leaves = leaves
         self._places = [leaves[number].sharding for number in self.first]
+        self._is_on_host = {device.platform for place in self._places for device in place.device_set} == {"cpu"}
         self._one: Call | None = None
         self._all: Call | None = None
 
@@ -128,16 +133,11 @@ class Plan:
 
     def fits(self, leaves: Sequence[Any], newest: Sequence[Any] | None) -> bool:
         """Whether a call with these can go with others; ``newest``: what the one before it in its group gave."""
+        if self.jax.settings() != self._settings:
+            return False
         if newest is None:
-            for number, result in self.carried.items():
-                leaf = real(leaves[number])
-                if not isinstance(leaf, self.jax.array) or _kind_of(leaf) != _kind_of(self.avals[result]):
-                    return False
-                place = self.results.index(result)
-                if leaf.is_deleted() or leaf is not real(leaves[self.first[place]]):
-                    return False
-                if leaf.sharding != self._places[place]:
-                    return False
+            if not self._can_begin_with(leaves):
+                return False
         elif any(leaves[number] is not newest[result] for number, result in self.carried.items()):
             return False
         for number, known in self.fixed.items():
@@ -153,6 +153,19 @@ class Plan:
                 return False
         return True
 
+    def _can_begin_with(self, leaves: Sequence[Any]) -> bool:
+        """Whether what goes round from a first call on is of the kind that it was, and lies where that did."""
+        for number, result in self.carried.items():
+            leaf = real(leaves[number])
+            if not isinstance(leaf, self.jax.array) or _kind_of(leaf) != _kind_of(self.avals[result]):
+                return False
+            place = self.results.index(result)
+            if leaf.is_deleted() or leaf is not real(leaves[self.first[place]]):
+                return False
+            if leaf.sharding != self._places[place]:
+                return False
+        return True
+
     # what runs them
 
     def compile(self) -> None:
@@ -165,6 +178,15 @@ class Plan:
         apart = [[leaf] * self.size for leaf in puts]
         self._all = self.jax.jit(self._steps).lower(state, fixed, stacked, apart).compile()
         self._leaves = []
+
+    def as_it_is(self, leaf: Any) -> Any:
+        """What is put, which the script may write to: on a processor ``jax.device_put`` copies nothing.
+
+        What is still being computed lies in memory of JAX's own.
+        """
+        if isinstance(leaf, self.jax.array) and self._is_on_host and leaf.is_ready():
+            return sys.modules["numpy"].array(leaf)
+        return leaf
 
     @property
     def arrays_fixed(self) -> list[Any]:
@@ -234,7 +256,7 @@ class Group:
         for buffer, place in zip(self._hosts, plan.hosts, strict=True):
             buffer[number] = leaves[place]  # the script may use its array again
         for kept, place in zip(self._puts, plan.puts, strict=True):
-            kept.append(real(leaves[place]))
+            kept.append(self.plan.as_it_is(real(leaves[place])))
         state, others = _Results(self, number), _Results(self, number)
         self._waiting.append((state, others))
         self._length += 1

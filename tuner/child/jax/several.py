@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from ..applied import Effect
+from ..patches import patch
 from ..session import Session
 from . import FRAMEWORK, deferred
 from .deferred import Deferred, real
@@ -31,6 +32,7 @@ TRIED = 64
 MOST_AGAIN = 8
 LEAST_TOGETHER = 0.5
 BY_SCRIPT = "the script donates what it gives to its training step"
+UNSEEN = "the script donates arrays to what it compiles ahead of its calls"
 BY_LIBRARY = "a library compiles the training step"
 NOTHING = "no compiled function that trains is given, in each call, what its call before gave"
 READ = "the script reads what a step gave before the next ones"
@@ -66,12 +68,15 @@ class SeveralWatch:
         jax = self.jax
         try:
             tree, narrowed = jax.tree_util, jax.dtypes.canonicalize_dtype
+            settings = sys.modules["jax._src.config"].trace_context
             array: Any = sys.modules["jax._src.array"].ArrayImpl
             if self.is_turned:
                 deferred.install(jax)
+                patch(array, "delete", self._settling)
                 self.steps.tells = self.tells
             self.own = Jax(
-                jax.jit, jax.lax.scan, jax.numpy.stack, tree.tree_flatten, tree.tree_unflatten, narrowed, array
+                jax.jit, jax.lax.scan, jax.numpy.stack, tree.tree_flatten, tree.tree_unflatten, narrowed, settings,
+                array,
             )
         except (AttributeError, KeyError, TypeError) as error:
             self.stops(UNKNOWN.format(error))
@@ -98,6 +103,19 @@ class SeveralWatch:
         if self.own is None or not function.trains or self.steps.stands_aside:
             return False
         return self.steps.tracing.may_be_outermost and self._is_top_level()
+
+    def settle(self) -> None:
+        """Has all calls run that wait: what they are given may be taken from them now."""
+        if self.is_turned and self._is_top_level():
+            for each in list(self._functions):
+                each.settle()
+
+    def _settling(self, original: Call) -> Call:
+        def delete(array: Any) -> Any:
+            self.settle()
+            return original(array)
+
+        return delete
 
     def stops(self, why: str) -> None:
         """No further call waits."""
@@ -158,7 +176,7 @@ class _Waiting:
     """The calls of one compiled function. ``_why_not``: why none of them waits, whatever it is given."""
 
     def __init__(self, several: SeveralWatch, watch: CallWatch, why_not: str) -> None:
-        self.stages, self.jitted = watch.stages, watch.jitted
+        self.jitted = watch.jitted
         self._several = several
         self._watch = watch
         self._why_not = why_not
@@ -173,8 +191,23 @@ class _Waiting:
         """How many calls wait."""
         return self._group.waiting if self._group is not None else 0
 
+    def settle(self) -> None:
+        """Has those run that wait."""
+        group = self._group
+        if group is not None:
+            group.settle()
+
+    def stages(self, function: JittedFunction, execute: Call, args: Arguments, kwargs: Keywords) -> Any:
+        """It is compiled ahead of its calls, which aren't seen: they may be given what others wait for."""
+        if self._why_not == BY_SCRIPT:
+            self._several.settle()
+            self._several.stops(UNSEEN)
+        return self._watch.stages(function, execute, args, kwargs)
+
     def calls(self, function: JittedFunction, execute: Call, args: Arguments, kwargs: Keywords) -> Any:
         """A call."""
+        if self._why_not == BY_SCRIPT:
+            self._several.settle()
         if self._calls <= MOST_CALLS and self._several.sees(function):
             execute = partial(self._call, function, execute)
         return self._watch.calls(function, execute, args, kwargs)
@@ -188,9 +221,9 @@ class _Waiting:
         if self._plan is None:
             self._find_plan(function, execute, leaves, structure)
         plan = self._plan
-        if plan is None or not several.is_turned:
+        if plan is None:
             result = execute(*args, **kwargs)
-            if plan is None and self._calls <= MOST_CALLS:
+            if self._calls <= MOST_CALLS:
                 made = enumerate(own.flatten(result)[0])
                 self._made = {id(leaf): (weakref.ref(leaf), number) for number, leaf in made}
             return result
@@ -234,7 +267,8 @@ class _Waiting:
         assert several.own is not None
         places = ((number, self._place_of(leaf)) for number, leaf in enumerate(leaves))
         carried = {number: place for number, place in places if place is not None}
-        before, self._before = self._before, (structure, leaves, carried)
+        before = self._before
+        self._before = (structure, leaves, carried) if self._calls <= MOST_CALLS else None
         if not carried or before is None or before[0] != structure or before[2] != carried:
             return
         self._calls, self._before, self._made = MOST_CALLS + 1, None, {}
@@ -246,8 +280,8 @@ class _Waiting:
             plan = Plan(several.own, max(2, several.size), execute, given)
             if several.is_turned:
                 plan.compile()
-                self._calls = 0
-            self._plan, several.fits = plan, True
+                self._plan, self._calls = plan, 0
+            several.fits = True
         except UnfitError as error:
             several.why = str(error)
         except Exception as error:
