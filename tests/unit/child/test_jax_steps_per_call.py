@@ -159,10 +159,12 @@ READS = {
     "pickle": "params = pickle.loads(pickle.dumps(params))",
     "a copy": "params = copy.deepcopy(params)",
     "device_get": "kept.append(jax.device_get(params)['w'])",
+    "put on a device": "kept.append(jax.device_put(params, jax.devices()[0])['w'])",
     "a thread": "it = threading.Thread(target=lambda: kept.append(float(loss))); it.start(); it.join()",
 }
 FEW = [
-    pytest.param(name, marks=[] if name in {"a compiled evaluation", "waits"} else pytest.mark.slow) for name in READS
+    pytest.param(name, marks=[] if name in {"a compiled evaluation", "put on a device", "waits"} else pytest.mark.slow)
+    for name in READS
 ]
 EVALUATE = "evaluate = jax.jit(lambda params: loss_of(params, X, Y))\n"
 
@@ -297,6 +299,24 @@ for number, (x, y) in enumerate(batches()):
         params, loss = step(params, x, y)
 """
     assert counted(text, tmp_path)[0] >= 44
+
+
+@pytest.mark.parametrize("clears", ["step.clear_cache()", "jax.clear_caches()"])
+def test_a_step_that_the_script_has_compiled_anew_is_the_new_one(clears: str, tmp_path: Path) -> None:
+    """What it closes over may have changed, which JAX sees from then on."""
+    text = f"""
+rate = 0.01
+def descent(params, x, y):
+    loss, slopes = jax.value_and_grad(loss_of)(params, x, y)
+    return jax.tree_util.tree_map(lambda p, g: p - rate * g, params, slopes), loss
+step = jax.jit(descent)
+for number, (x, y) in enumerate(batches()):
+    if number in (40, 41):
+        rate = 0.001
+        {clears}
+    params, loss = step(params, x, y)
+"""
+    assert counted(text, tmp_path)[0] >= 84
 
 
 @pytest.mark.parametrize("config", [{}, {"steps_per_call": 4}])

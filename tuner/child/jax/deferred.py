@@ -136,6 +136,7 @@ def install(jax: Any) -> None:
     for owner, name in (
         (jax, "block_until_ready"), (sys.modules["jax._src.api"], "block_until_ready"),
         (jax, "make_array_from_single_device_arrays"),
+        (jax, "device_put"), (sys.modules["jax._src.api"], "device_put"),
     ):  # fmt: skip
         patch(owner, name, lambda original: _given_real(jax, original))
 

@@ -91,6 +91,7 @@ class Plan:
         self.others = [number for number in range(len(self.avals)) if number not in self.results]
         self._check(leaves, jaxpr)
         self._leaves = leaves
+        self._was_cached = _is_cached(jitted)
         self._places = [leaves[number].sharding for number in self.first]
         self._is_on_host = {device.platform for place in self._places for device in place.device_set} == {"cpu"}
         self._one: Call | None = None
@@ -130,6 +131,11 @@ class Plan:
         size = self.size * sum(map(_bytes_of, (*batch, *(self.avals[number] for number in self.others))))
         if size > MOST_BYTES:
             raise UnfitError(LARGE.format(self.size, -(-size >> 20)))
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the script has had JAX forget what it had compiled: the function may be another one by now."""
+        return self._was_cached and not _is_cached(self._jitted)
 
     def fits(self, leaves: Sequence[Any], newest: Sequence[Any] | None) -> bool:
         """Whether a call with these can go with others; ``newest``: what the one before it in its group gave."""
@@ -356,6 +362,11 @@ def _is_same(leaf: Any, known: Any) -> bool:
     if leaf is known:
         return True
     return type(leaf) is type(known) and type(leaf) in _NUMBERS and repr(leaf) == repr(known)
+
+
+def _is_cached(jitted: Any) -> bool:
+    """Whether JAX has it compiled for some call."""
+    return bool(getattr(jitted, "_cache_size", int)())
 
 
 def _kind_of(array: Any) -> tuple[Any, ...]:

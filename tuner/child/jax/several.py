@@ -30,6 +30,7 @@ MOST_CALLS = 64
 TRIED = 64
 """Calls, after which most of them must have run together."""
 MOST_AGAIN = 8
+"""Of states that are computed again, and of steps that are compiled again as the script has JAX do."""
 LEAST_TOGETHER = 0.5
 BY_SCRIPT = "the script donates what it gives to its training step"
 UNSEEN = "the script donates arrays to what it compiles ahead of its calls"
@@ -182,7 +183,7 @@ class _Waiting:
         self._why_not = why_not
         self._plan: Plan | None = None
         self._group: Group | None = None
-        self._calls = 0
+        self._calls = self._forgotten = 0
         self._made: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._before: tuple[Any, Sequence[Any], dict[int, int]] | None = None
 
@@ -238,7 +239,9 @@ class _Waiting:
     def _wait(self, plan: Plan, leaves: Sequence[Any], structure: Any) -> list[Any] | None:
         """Stand-ins for the results of a call that waits; None where it can't."""
         several = self._several
-        if structure != plan.structure:
+        if plan.is_stale:
+            self._forget()
+        if structure != plan.structure or self._plan is None:
             return None
         with GUARD:
             group, self._group = self._group, None
@@ -251,6 +254,12 @@ class _Waiting:
             found = group.add(leaves)
             self._group = group if group.newest is not None else None
             return found
+
+    def _forget(self) -> None:
+        """The script compiles its step anew: so it is here, some few times."""
+        self._plan, self._forgotten = None, self._forgotten + 1
+        if self._forgotten > MOST_AGAIN:
+            self._calls = MOST_CALLS + 1
 
     def _fits(self, plan: Plan, leaves: Sequence[Any], newest: Sequence[Any] | None) -> bool:
         """As of the plan; a fault of ours mustn't keep the script from its steps."""
