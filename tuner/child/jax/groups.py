@@ -68,7 +68,8 @@ class Plan:
     """How ``size`` calls of one function go together, by what one of them is given.
 
     Of the leaves that aren't ``carried`` some are the same in all calls (``fixed``), and the others a batch, on the
-    host (``hosts``) or on the device (``puts``). Raises ``UnfitError``.
+    host (``hosts``) or on the device (``puts``). Of the former some were put where the device is a processor, and are
+    ``copied``: ``jax.device_put`` does that with nothing there, and the script may write to it. Raises ``UnfitError``.
     """
 
     def __init__(self, jax: Jax, size: int, jitted: Any, given: Given) -> None:
@@ -77,6 +78,7 @@ class Plan:
         self.fixed: dict[int, Any] = {}
         self.hosts: dict[int, tuple[Any, Any, Any]] = {}
         self.puts: dict[int, Any] = {}
+        self.copied: dict[int, Any] = {}
         leaves = list(map(real, given.leaves))
         for number, leaf in enumerate(leaves):
             if number not in self.carried:
@@ -93,7 +95,6 @@ class Plan:
         self._leaves = leaves
         self._was_cached = _is_cached(jitted)
         self._places = [leaves[number].sharding for number in self.first]
-        self._is_on_host = {device.platform for place in self._places for device in place.device_set} == {"cpu"}
         self._one: Call | None = None
         self._all: Call | None = None
 
@@ -108,6 +109,9 @@ class Plan:
                 raise UnfitError(WEAK)
             else:
                 self.puts[number] = leaf.aval, leaf.sharding
+                if {device.platform for device in leaf.sharding.device_set} == {"cpu"}:
+                    self.copied[number] = self.puts.pop(number)
+                    self.hosts[number] = leaf.shape, leaf.dtype, leaf.dtype
         elif hasattr(leaf, "_base_array"):
             self.puts[number] = leaf.aval, leaf.sharding
         elif isinstance(leaf, (sys.modules["numpy"].ndarray, sys.modules["numpy"].generic)):
@@ -151,9 +155,11 @@ class Plan:
                 return False
         for number, (shape, dtype, _) in self.hosts.items():
             leaf = leaves[number]
-            if getattr(leaf, "shape", None) != shape or leaf.dtype != dtype or isinstance(leaf, self.jax.array):
+            if getattr(leaf, "shape", None) != shape or leaf.dtype != dtype:
                 return False
-        for number, (aval, sharding) in self.puts.items():
+            if isinstance(leaf, self.jax.array) and number not in self.copied:
+                return False
+        for number, (aval, sharding) in (*self.puts.items(), *self.copied.items()):
             leaf = leaves[number]
             if getattr(leaf, "aval", None) != aval or leaf.sharding != sharding or leaf.is_deleted():
                 return False
@@ -184,15 +190,6 @@ class Plan:
         apart = [[leaf] * self.size for leaf in puts]
         self._all = self.jax.jit(self._steps).lower(state, fixed, stacked, apart).compile()
         self._leaves = []
-
-    def as_it_is(self, leaf: Any) -> Any:
-        """What is put, which the script may write to: on a processor ``jax.device_put`` copies nothing.
-
-        What is still being computed lies in memory of JAX's own.
-        """
-        if isinstance(leaf, self.jax.array) and self._is_on_host and leaf.is_ready():
-            return sys.modules["numpy"].array(leaf)
-        return leaf
 
     @property
     def arrays_fixed(self) -> list[Any]:
@@ -248,6 +245,7 @@ class Group:
             sys.modules["numpy"].empty((plan.size, *shape), dtype) for shape, _, dtype in plan.hosts.values()
         ]
         self._puts: list[list[Any]] = [[] for _ in plan.puts]
+        self._late: list[tuple[Any, int, Any]] = []
         self._waiting: list[tuple[_Results, _Results]] = []
         self._length = 0
 
@@ -260,9 +258,13 @@ class Group:
         """A further call. Gives stand-ins for its results, and the results themselves where the group is complete."""
         plan, number = self.plan, self._length
         for buffer, place in zip(self._hosts, plan.hosts, strict=True):
-            buffer[number] = leaves[place]  # the script may use its array again
+            leaf = real(leaves[place])
+            if place in plan.copied and not leaf.is_ready():
+                self._late.append((buffer, number, leaf))  # it lies in memory of JAX's own
+            else:
+                buffer[number] = sys.modules["numpy"].asarray(leaf)  # the script may use its array again
         for kept, place in zip(self._puts, plan.puts, strict=True):
-            kept.append(self.plan.as_it_is(real(leaves[place])))
+            kept.append(real(leaves[place]))
         state, others = _Results(self, number), _Results(self, number)
         self._waiting.append((state, others))
         self._length += 1
@@ -283,6 +285,9 @@ class Group:
             waiting = self._waiting
             if not waiting:
                 return
+            for buffer, number, leaf in self._late:
+                buffer[number] = sys.modules["numpy"].asarray(leaf)
+            self._late = []
             if len(waiting) == self.plan.size and self._runs_all():
                 self._counted.together += self.plan.size
             else:
