@@ -25,7 +25,7 @@ HEAD = """
 import sys
 ours = sys.modules.get("_autotune_child.instruments")
 if ours is not None:  # however slow the machine is; how well it is known is another test's
-    ours.SHORT_STEP_S, ours.MOST_S, ours.PRECISION = 10.0, 60.0, 0.05
+    ours.SHORT_STEP_S, ours.MOST_S, ours.PRECISION = 10.0, 60.0, 10.0
 most, steps = int(sys.argv[1]) if len(sys.argv) > 1 else 10**6, 0
 """
 TORCH = f"""{HEAD}
