@@ -23,7 +23,7 @@ from tuner.storage.records import read_records
 
 RECORD = (
     "record", "train.py", "--ranks", "2", "--out", "grid.jsonl.gz", "--device", "cpu", "--no-probe",
-    "--knobs", "num_workers,ddp_bucket_view", "--values", "num_workers=0,1", "--window", "1s", "--warmup", "100ms",
+    "--knobs", "num_workers,ddp_bucket_view", "--values", "num_workers=0,1", "--window", "500ms", "--warmup", "100ms",
 )  # fmt: skip
 SETUP = """
 class Slow(torch.utils.data.Dataset):
