@@ -190,12 +190,14 @@ class GainModel:
         readings = np.diag(noise)
 
         def likeliest(choices: Sequence[_Choice]) -> _Choice:
-            weights = np.square([(*choice.sizes, choice.pairs, choice.scatter) for choice in choices])
+            sizes = np.array([choice.sizes for choice in choices])
+            others = np.array([(choice.pairs, choice.scatter) for choice in choices])
+            weights = np.square(np.concatenate([sizes, others], axis=1))
             exact = np.einsum("ij,jkl->ikl", weights, parts)  # not @: threads cost more than such a small product
             roots = np.linalg.cholesky(exact + readings)
             white = np.linalg.solve(roots, np.broadcast_to(gains[:, None], (len(choices), len(gains), 1)))[..., 0]
             logs = -0.5 * np.square(white).sum(axis=1) - np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
-            logs -= [sum(math.log2(size) ** 2 for size in choice.sizes) / 2 for choice in choices]
+            logs -= np.square(np.log2(sizes)).sum(axis=1) / 2
             return choices[int(np.argmax(np.round(logs, 9)))]
 
         return likeliest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from functools import lru_cache
 
 from tuner.analysis.bottleneck import INPUT_SHARE, Bottleneck
 from tuner.analysis.stats import rate_interval
@@ -40,12 +41,17 @@ def wait_noise(trial: Trial) -> float:
     """
     measurement = _measured(trial)
     blocks = measurement.blocks if measurement is not None else ()
-    found = rate_interval([max(0.0, b.wait_s) for b in blocks], [b.seconds for b in blocks]) if blocks else None
-    if found is None or math.isinf(found.high):
-        deviation = _UNKNOWN_WAIT_NOISE if any(block.wait_s for block in blocks) else LEAST_WAIT_NOISE
-    else:
-        deviation = (found.high - found.low) / (2 * 1.96)
+    deviation = _wait_noise_of(tuple(max(0.0, b.wait_s) for b in blocks), tuple(b.seconds for b in blocks))
     return max(LEAST_WAIT_NOISE, deviation) / (1 - whole_wait(trial))
+
+
+@lru_cache(maxsize=4096)
+def _wait_noise_of(waits_s: tuple[float, ...], seconds: tuple[float, ...]) -> float:
+    """Of blocks that last so long, of which the loop waits so long each. Each proposal asks for that of all trials."""
+    found = rate_interval(waits_s, seconds) if seconds else None
+    if found is None or math.isinf(found.high):
+        return _UNKNOWN_WAIT_NOISE if any(waits_s) else LEAST_WAIT_NOISE
+    return (found.high - found.low) / (2 * 1.96)
 
 
 def without_wait(trial: Trial, wait: float, cores: int | None) -> float:
