@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 from support.command import SCRIPT, WITH_SHORT_WINDOWS, Place
+from support.recording import Recorded, recorded_in
 
-from tuner.model import Config, Trial
-from tuner.runner.grid_replay import GridReplay
+from tuner.model import Config
 from tuner.storage.audit import audit
-from tuner.storage.database import Repository
-from tuner.storage.folder import DATABASE
-from tuner.storage.grid import read_grid
 
 RECORD = (
     "record", "train.py", "--out", "grid.jsonl.gz", "--device", "cpu", "--study", "study", "--no-probe",
@@ -24,20 +19,6 @@ RECORD = (
 )  # fmt: skip
 COUNT = 2
 pytestmark = pytest.mark.timeout(400)
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """What a recording left that was killed, and went on by the same command."""
-
-    folder: Path
-    replay: GridReplay
-    trials: list[Trial]
-
-    @property
-    def by_turns(self) -> list[Trial]:
-        """Those that took turns with the script as written. On a busy machine one may be measured by itself."""
-        return [each for each in self.trials if each.measurement is not None and each.measurement.reference is not None]
 
 
 @pytest.fixture(scope="module")
@@ -57,16 +38,12 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     done = place.run(*RECORD, timeout_s=200)
     assert done.returncode == 0, done.stderr
     assert {path: path.read_bytes() for path in finished} == finished, "none was run again"
-    grid = read_grid(place.folder / "grid.jsonl.gz")
+    found = recorded_in(folder, place.folder / "grid.jsonl.gz")
+    grid = found.replay.grid
     assert grid.header.complete and grid.header.configs == COUNT and len(grid.configs) == COUNT + 1
     assert f"grid.jsonl.gz: {COUNT} of {COUNT} configs" in done.stdout
     assert place.processes() == []
-    repository = Repository(f"sqlite:///{folder / DATABASE}")
-    try:
-        trials = list(repository.trials(repository.studies()[0].id))
-    finally:
-        repository.close()
-    return Recorded(folder, GridReplay(grid), trials)
+    return found
 
 
 def test_a_recording_that_is_killed_goes_on_and_repeats_nothing(recorded: Recorded) -> None:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from support.command import WITH_SHORT_WINDOWS, Place
 from support.rank_scripts import ddp, request_of
+from support.recording import Recorded, recorded_in
 
 from tuner.analysis.ranks import united
 from tuner.child.records import Block
-from tuner.model import BASELINE, Config, Evidence, Trial
-from tuner.runner.grid_replay import GridReplay
+from tuner.model import BASELINE, Config, Evidence
 from tuner.runner.replay import ReplayRunner
 from tuner.runner.request import Limits
-from tuner.storage.database import Repository
-from tuner.storage.folder import DATABASE, RECORDS, trial_folder
-from tuner.storage.grid import read_grid
+from tuner.storage.folder import RECORDS, trial_folder
 from tuner.storage.records import read_records
 
 RECORD = (
@@ -38,15 +35,6 @@ STEP = "time.sleep(0.016)"
 pytestmark = pytest.mark.timeout(400)
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """What the recording left."""
-
-    folder: Path
-    replay: GridReplay
-    trials: list[Trial]
-
-
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     place = Place(tmp_path_factory.mktemp("record"), WITH_SHORT_WINDOWS)
@@ -56,12 +44,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     assert place.processes() == []
     assert "in 2 ranks" in done.stdout.splitlines()[-2]
     (folder,) = place.folder.glob("autotune-*-cpu-2-ranks-grid")
-    repository = Repository(f"sqlite:///{folder / DATABASE}")
-    try:
-        trials = list(repository.trials(repository.studies()[0].id))
-    finally:
-        repository.close()
-    return Recorded(folder, GridReplay(read_grid(place.folder / "grid.jsonl.gz")), trials)
+    return recorded_in(folder, place.folder / "grid.jsonl.gz")
 
 
 def test_every_config_is_recorded_in_both_ranks(recorded: Recorded) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.jax_regression import LOOP, MODEL, written
 from support.jax_trial import watched
 
 from tuner.child.jax.donation import BY_LIBRARY, BY_SCRIPT, CHECKED, NOTHING, REFUSED, DonationWatch
@@ -16,52 +17,26 @@ from tuner.child.jax.holders import HELD, OTHER_PARTS
 from tuner.child.jax.rebinding import CAUGHT, OTHER_STATEMENT, READ_ELSEWHERE
 
 STEPS = 8
-HEAD = """
-import functools
-import jax, jax.numpy as jnp, numpy as np
-STEPS, kept = 8, []
-X = np.random.default_rng(0).normal(size=(240, 4)).astype("float32")
-Y = X.sum(1)
-params = {"w": jnp.zeros(4), "b": [jnp.zeros(())]}
-
-def loss_of(params, x, y):
-    return ((x @ params["w"] + params["b"][0] - y) ** 2).mean()
-
-def descend(params, gradients):
-    return jax.tree_util.tree_map(lambda p, g: p - 0.01 * g, params, gradients)
-
-def plain(params, x, y):
-    loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
-    return descend(params, gradients), loss
-
-step = jax.jit(plain)
-
+HEAD = f"""
+ROWS, STEPS = 240, {STEPS}
+{MODEL}
 def batches():
-    for start in range(0, 240, 240 // STEPS):
+    for start in range(0, ROWS, ROWS // STEPS):
         yield X[start : start + 30], Y[start : start + 30]
 """
-LOOP = """
-for x, y in batches():
-    params, loss = step(params, x, y)
-"""
-END = "\nend = [np.array(leaf) for leaf in jax.tree_util.tree_leaves((params, kept, loss))]\n"
 
 
 def ran(text: str, folder: Path, *, is_watched: bool = True, **given: Any) -> tuple[list[Any], Any]:
     """What a script ends with, and what was found of each function of it that trains."""
-    path = folder / "train.py"
-    path.write_text(HEAD + text + END)
-    code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
-    names: dict[str, Any] = {"__name__": "__main__"}
+    run = written(HEAD + text, folder)
     if not is_watched:
-        exec(code, names)
-        return names["end"], None
+        return run(), None
     with watched(**{"config": {"donation": True}, **given}) as trial:
-        exec(code, names)
+        end = run()
         donation = trial.adapter._donation
         found = [each for each in donation.functions.values() if each.looks]
         trial.end()
-    return names["end"], (found, donation.why_not(), trial)
+    return end, (found, donation.why_not(), trial)
 
 
 def donated(text: str, folder: Path) -> tuple[int, str]:

@@ -12,51 +12,33 @@ from typing import Any
 import numpy
 import pytest
 from support.in_process import ENDLESS
+from support.jax_regression import LOOP, MODEL, written
 from support.jax_trial import watched
 
 from tuner.child.jax.groups import EFFECTS, KEYS, NUMBER
 from tuner.child.jax.several import BY_SCRIPT, CHECKED, KEPT, NOTHING, READ
 
-HEAD = """
-import copy, functools, pickle, threading
-import jax, jax.numpy as jnp, numpy as np
-X = np.random.default_rng(0).normal(size=(2400, 4)).astype("float32")
-Y = X.sum(1)
-params, kept, loss = {"w": jnp.zeros(4), "b": [jnp.zeros(())]}, [], None
-def loss_of(params, x, y):
-    return ((x @ params["w"] + params["b"][0] - y) ** 2).mean()
-def descend(params, gradients):
-    return jax.tree_util.tree_map(lambda p, g: p - 0.01 * g, params, gradients)
-def plain(params, x, y):
-    loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
-    return descend(params, gradients), loss
-step = jax.jit(plain)
+HEAD = f"""
+import copy, pickle, threading
+ROWS, loss = 2400, None
+{MODEL}
 def batches(size=24):
-    for start in range(0, 2400 - size + 1, size):
+    for start in range(0, ROWS - size + 1, size):
         yield X[start : start + size], Y[start : start + size]
 """
-LOOP = """
-for x, y in batches():
-    params, loss = step(params, x, y)
-"""
-END = "\nend = [np.array(leaf) for leaf in jax.tree_util.tree_leaves((params, kept, loss))]\n"
 
 
 def ran(text: str, folder: Path, *, is_watched: bool = True, **given: Any) -> tuple[list[Any], Any]:
     """What a script ends with, and what became of its calls."""
-    path = folder / "train.py"
-    path.write_text(HEAD + text + END)
-    code = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
-    names: dict[str, Any] = {"__name__": "__main__"}
+    run = written(HEAD + text, folder)
     if not is_watched:
-        exec(code, names)
-        return names["end"], None
+        return run(), None
     with watched(**{"config": {"steps_per_call": 4}, "mode": "apply", **given}) as trial:
-        exec(code, names)
+        end = run()
         several = trial.adapter._several
         if trial.session.measuring:
             trial.end()
-    return names["end"], (several, trial)
+    return end, (several, trial)
 
 
 def counted(text: str, folder: Path) -> tuple[int, int, int, str]:
