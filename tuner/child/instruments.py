@@ -34,7 +34,8 @@ true.
 MANY_STEPS = 100
 """Of a stretch, which what recurs falls into whatever its order is: with and without them in strict turn, each stretch
 follows one of the other kind, and two of a kind are alike. By drawn order a loop of 0.025 ms, of which they take four
-times as much, was told 1.34 and 1.41 of its steps (medians of five runs), and in turn 1.16 and 1.18.
+times as much, was told 1.34 and 1.41 of its steps, and in turn 1.16 and 1.18 (``tests/benchmarks/overhead.py --script
+jax-short --told --pairs 5``, medians; 1.16 of ``--pairs 7``).
 """
 LEAST_STEPS = 8
 """Of a stretch, on average: a device is waited for at both ends."""
