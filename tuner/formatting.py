@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import INPUT_SHARE, Bottleneck, Bound
 from tuner.analysis.checks import Check, CheckKind
+from tuner.analysis.course import LOSSES
 from tuner.analysis.stats import Noninferiority
 from tuner.model import Device, Phase, Ratio, Rotated, Script, Shift, Side, Trial, Value, baseline_of
 
@@ -211,6 +212,10 @@ def screened_text(screened: Screened) -> str:
 def _check_text(check: Check) -> str:
     if math.isnan(check.baseline):
         return f"{check.name} was not reported"
+    if check.kind is CheckKind.COURSE:
+        share = f"{100 * check.worse:.2g}%" if check.worse < 0.1 else share_text(check.worse)
+        of = " of what they vary by" if check.name == LOSSES else ""
+        return f"{check.name} differ by {share}{of} (limit {check.margin:.0%})"
     if check.kind is CheckKind.EFFICIENCY:
         least = f"{max(0.0, 1 - check.high):.0%}"
         return f"{check.name} {check.candidate:.0%} (at least {least}; limit {1 - check.margin:.0%})"

@@ -4,8 +4,9 @@ A training loss is held to a share of how far it came down as written, as in non
 share of the control's effect (Holmgren, J. Biopharm. Stat. 9, 1999), by one-sided 95% bounds on the mean worsening, so
 that "no significant difference" never passes. Where the script as written hasn't come down beyond its noise a screen
 can't tell (it lacks assay sensitivity: ICH E10, 2000), and says what could. So it is where only some of a script's
-losses come down: in a GAN or in reinforcement learning lower isn't better. Besides, a config must learn from each
-sample nearly what the script as written does, move its weights, and give for a batch in parts the whole one's gradient.
+losses come down: in a GAN or in reinforcement learning lower isn't better. There a config passes that keeps to the
+course of the script as written, step by step. Besides, a config must learn from each sample nearly what the script as
+written does, move its weights, and give for a batch in parts the whole one's gradient.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tuner.analysis.checks import Check, CheckKind, Pair, held_to, worst
+from tuner.analysis.course import course_checks, keeps_course
 from tuner.analysis.first_gradient import gradient_check
 from tuner.analysis.learning import Descent, descent_of
 from tuner.analysis.loss_checks import loss_checks, remedy, why_untold
@@ -117,7 +119,8 @@ def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples
     """The verdict of a screen: the worst of its figures'. ``samples`` is what each run trained on.
 
     A run that failed, a figure that isn't finite, another gradient from the same data, weights that stand still, and
-    too many skipped steps fail. Where the losses can't tell, a bounded metric decides that became better as written.
+    too many skipped steps fail. Where the losses can't tell, a bounded metric decides that became better as written, or
+    that the training keeps to the course of the script as written.
     A figure that is beyond its margin by its interval alone fails where it surely is, or with all seeds: what three say
     that had bad luck bars all configs with these knobs.
     """
@@ -132,14 +135,16 @@ def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples
     baselines = [pair.baseline for pair in pairs]
     descent = descent_of(baselines)
     losses, efficiency = loss_checks(pairs, limits.max_loss_increase, limits.least_efficiency, descent)
-    metrics, unmoved = _metric_checks(pairs, limits, descent)
+    is_same = same_course(pairs, limits)
+    metrics, unmoved = _metric_checks(pairs, limits, tells=is_same or _losses_tell(descent, limits))
     movement, unread = movement_check(pairs)
     further = [check for check in (movement, gradient) if check is not None]
-    checks = [*losses, *metrics, *further]
+    is_open = any(check.verdict is Noninferiority.INCONCLUSIVE for check in losses)
+    checks = [*losses, *(course_checks(pairs) if is_open else ()), *metrics, *further]
     skipping = _skipping(pairs)
-    # A metric that tells stands in for losses that don't; those can still fail by not being finite.
-    counted = checks if descent is Descent.DOWN or not limits.metrics else [*metrics, *further]
-    verdict = worst(check.verdict for check in counted)
+    # A metric that tells stands in for losses that don't, as does the course; those can still fail by not being finite.
+    stands_in = is_same or (descent is not Descent.DOWN and bool(limits.metrics))
+    verdict = worst(check.verdict for check in (*(() if stands_in else losses), *metrics, *further))
     failing = [check for check in checks if check.verdict is Noninferiority.FAIL]
     if skipping or any(check.is_sure for check in failing) or (failing and len(pairs) >= MOST_SEEDS):
         verdict = Noninferiority.FAIL
@@ -166,7 +171,7 @@ def untold(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, sample
     descent = descent_of(baselines)
     bounds = [(sign, name, margin) for sign, each in _signed(limits) for name, margin in each.items()]
     moved = any(_moved(pairs, name, margin, sign) for sign, name, margin in bounds)
-    may_tell = moved or (descent is Descent.DOWN and limits.compares_losses)
+    may_tell = moved or _losses_tell(descent, limits)
     if may_tell or not limits.any or not all(outcome.complete for outcome in baselines):
         return None
     unseen = limits.unseen(_metrics_of_all(pairs))
@@ -174,6 +179,14 @@ def untold(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, sample
     return Screened(
         config, Noninferiority.INCONCLUSIVE, (), 0, samples, why, _unit(baselines), remedy(baselines, descent, samples)
     )
+
+
+def same_course(pairs: Sequence[Pair], limits: AccuracyLimits) -> bool:
+    """Whether losses are compared, and the training keeps to the course of the script as written in all these pairs.
+
+    Of the script as written beside itself: whether a config could show that at all.
+    """
+    return limits.compares_losses and keeps_course(pairs)
 
 
 def is_settled(config: Config, pairs: Sequence[Pair]) -> bool:
@@ -211,8 +224,14 @@ def _failed_run(pairs: Sequence[Pair]) -> tuple[Noninferiority, str] | None:
     return None
 
 
-def _metric_checks(pairs: Sequence[Pair], limits: AccuracyLimits, descent: Descent) -> tuple[list[Check], str]:
-    """The bounded metrics, and which of them tell nothing, for people: neither they nor the losses moved as written."""
+def _losses_tell(descent: Descent, limits: AccuracyLimits) -> bool:
+    return descent is Descent.DOWN and limits.compares_losses
+
+
+def _metric_checks(pairs: Sequence[Pair], limits: AccuracyLimits, *, tells: bool) -> tuple[list[Check], str]:
+    """The bounded metrics, and which of them tell nothing, for people: they didn't move as written, and nothing else
+    ``tells``.
+    """
     checks = []
     unmoved = []
     for sign, bounds in _signed(limits):
@@ -220,8 +239,7 @@ def _metric_checks(pairs: Sequence[Pair], limits: AccuracyLimits, descent: Desce
             values = [(p.baseline_metrics.get(name), p.candidate_metrics.get(name)) for p in pairs]
             worse = [sign * ((after or 0.0) - (before or 0.0)) / _scale(before) for before, after in values]
             check = held_to(CheckKind.METRIC, name, values, worse, margin)
-            tells = (descent is Descent.DOWN and limits.compares_losses) or _moved(pairs, name, margin, sign)
-            if not tells and check.verdict is Noninferiority.PASS:
+            if not tells and not _moved(pairs, name, margin, sign) and check.verdict is Noninferiority.PASS:
                 check = replace(check, verdict=Noninferiority.INCONCLUSIVE)
                 unmoved.append(name)
             checks.append(check)

@@ -20,7 +20,8 @@ class CheckKind(StrEnum):
 
     A loss's ``worse`` is a share of how far the script's loss came down as written; a metric's a share of its value; a
     sample efficiency's the share of the samples that is lost. Of the weights' movement ``worse`` is what is missing of
-    the baseline's; of the first gradient the largest difference either way. Neither of these two has bounds.
+    the baseline's; of the first gradient the largest difference either way. Neither of these two has bounds. Of a
+    course ``worse`` and ``high`` are the largest distance in any pair, as ``course.py`` has it.
     """
 
     LOSS = "loss"
@@ -28,6 +29,7 @@ class CheckKind(StrEnum):
     METRIC = "metric"
     WEIGHTS = "weights"
     GRADIENT = "gradient"
+    COURSE = "course"
 
 
 @dataclass(frozen=True)

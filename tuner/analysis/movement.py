@@ -28,11 +28,11 @@ def movement_check(pairs: Sequence[Pair]) -> tuple[Check | None, str]:
     before: dict[Group, float] = defaultdict(float)
     after: dict[Group, float] = defaultdict(float)
     for pair in pairs:
-        written, own = _paths(pair.baseline), _paths(pair.candidate)
-        known = {group: path for group, path in written.items() if _is_read(path)}
+        written, own = paths_of(pair.baseline), paths_of(pair.candidate)
+        known = {group: path for group, path in written.items() if is_read(path)}
         if known and not own:
             return unknown(CheckKind.WEIGHTS, MOVEMENT, _MOST), _UNREAD
-        counterparts = _matched(written, own)
+        counterparts = matched(written, own)
         for group, path in known.items():
             counterpart = counterparts.get(group)
             # A group that was never met is one of which nothing took a step.
@@ -51,7 +51,7 @@ def movement_check(pairs: Sequence[Pair]) -> tuple[Check | None, str]:
     return Check(CheckKind.WEIGHTS, MOVEMENT, went, goes, missing, missing, missing, _MOST, verdict), ""
 
 
-def _paths(outcome: Outcome) -> dict[Group, float | None]:
+def paths_of(outcome: Outcome) -> dict[Group, float | None]:
     """How far each group went, in the order in which they were met; None of one that couldn't be read."""
     changes = outcome.measurement.weights if outcome.measurement is not None else ()
     alike: Counter[str] = Counter()
@@ -62,7 +62,7 @@ def _paths(outcome: Outcome) -> dict[Group, float | None]:
     return paths
 
 
-def _matched(written: Mapping[Group, float | None], own: Mapping[Group, float | None]) -> dict[Group, Group]:
+def matched(written: Mapping[Group, float | None], own: Mapping[Group, float | None]) -> dict[Group, Group]:
     """Group as written → that of the config: one of the same shapes; of the others each in its turn.
 
     Of several of the same shapes the one that went as far among them; in which order they were met says nothing. Where
@@ -71,7 +71,7 @@ def _matched(written: Mapping[Group, float | None], own: Mapping[Group, float | 
     same: dict[Group, Group] = {}
     for shapes in dict.fromkeys(shapes for shapes, _ in written):
         before, after = ([group for group in paths if group[0] == shapes] for paths in (written, own))
-        if all(_is_read(written[group]) for group in before) and all(own[group] is not None for group in after):
+        if all(is_read(written[group]) for group in before) and all(own[group] is not None for group in after):
             before.sort(key=lambda group: -_length(written[group]))
             after.sort(key=lambda group: -_length(own[group]))
         same |= dict(zip(before, after, strict=False))
@@ -80,10 +80,10 @@ def _matched(written: Mapping[Group, float | None], own: Mapping[Group, float | 
     return same | dict(others)
 
 
-def _is_read(path: float | None) -> TypeGuard[float]:
+def is_read(path: float | None) -> TypeGuard[float]:
     return path is not None and math.isfinite(path)
 
 
 def _length(path: float | None) -> float:
     """What isn't a number any more went nowhere."""
-    return path if _is_read(path) else 0.0
+    return path if is_read(path) else 0.0

@@ -47,7 +47,8 @@ class WeightChange:
     of them, whatever applies these; "backward" where the script of PyTorch's updates them by hand; else a model's
     class. ``path`` is the sum over its ``steps``, or the calls that took several, of the norms of what each of the
     watched tensors changed by. No steps: they couldn't be read. ``group`` tells it from groups of other shapes, in
-    whichever order they are met; "" in earlier studies.
+    whichever order they are met; "" in earlier studies. ``changes``: of each watched tensor how much some of its
+    elements changed from the first look to the last; none in earlier studies, and where that isn't finite.
     """
 
     kind: ClassVar[str] = "weights"
@@ -55,6 +56,7 @@ class WeightChange:
     steps: int
     path: float
     group: str = ""
+    changes: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ TENSORS = 32
 """So many tensors of a group of weights are watched, spread over all of them."""
 ELEMENTS = 64
 """And of each of them so many elements, spread alike."""
+CHANGES = 16
+"""And of so many of these the record tells by how much they changed, in four digits."""
 MOST_GROUPS = 8
 Samples = Sequence[Sequence[float]]
 """The watched elements of each watched tensor."""
@@ -37,6 +39,7 @@ class Movement:
         self._name = name
         self._group = group
         self._read = read
+        self._first: Samples = ()
         self._before: Samples = ()
         self._looks = 0
         self._path = 0.0
@@ -52,6 +55,7 @@ class Movement:
         self._is_read = any(self._before)
         # TensorFlow gives no elements of a variable that the graph has yet to make.
         if self._is_read and [*map(len, before)] == [*map(len, self._before)]:
+            self._first = self._first or before
             self._looks += 1
             self._path += sum(math.dist(old, new) for old, new in zip(before, self._before, strict=True))
 
@@ -59,7 +63,20 @@ class Movement:
     def record(self) -> WeightChange:
         """What was seen; of no steps where the last look read nothing: how far the weights went isn't known then."""
         steps = self._looks if self._is_read else 0
-        return WeightChange(self._name, steps, self._path if steps else 0.0, self._group)
+        path, changes = (self._path, self._changes()) if steps else (0.0, ())
+        return WeightChange(self._name, steps, path, self._group, changes)
+
+    def _changes(self) -> tuple[tuple[float, ...], ...]:
+        """By how much some elements of each tensor changed from the first look that counts; none where one of them
+        isn't finite, or other elements were read meanwhile.
+        """
+        if [*map(len, self._first)] != [*map(len, self._before)]:
+            return ()
+        both = list(zip(self._first, self._before, strict=True))
+        changes = [[new[place] - old[place] for place in spread(len(old), CHANGES)] for old, new in both]
+        if not all(math.isfinite(change) for each in changes for change in each):
+            return ()
+        return tuple(tuple(float(f"{change:.4g}") for change in each) for each in changes)
 
 
 class Movements:

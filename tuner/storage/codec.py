@@ -185,7 +185,7 @@ def measurement_of_fields(fields: Mapping[str, Any]) -> Measurement:
         scaled_steps=fields.get("scaled_steps", 0),
         skipped_steps=fields.get("skipped_steps", 0),
         gradient=None if fields.get("gradient") is None else _gradient_of(fields["gradient"]),
-        weights=tuple(WeightChange(**change) for change in fields.get("weights", ())),
+        weights=tuple(map(_weights_of, fields.get("weights", ()))),
         first_metrics=dict(fields.get("first_metrics", {})),
         compile_cache=str(fields.get("compile_cache", "")),
         tokens_per_s=fields.get("tokens_per_s"),
@@ -230,6 +230,10 @@ def _rotated_of(fields: Mapping[str, Any]) -> Rotated:
 
 def _gradient_of(fields: Mapping[str, Any]) -> FirstGradient:
     return FirstGradient(**{**fields, "inputs": tuple((elements, total) for elements, total in fields["inputs"])})
+
+
+def _weights_of(fields: Mapping[str, Any]) -> WeightChange:
+    return WeightChange(**{**fields, "changes": tuple(map(tuple, fields.get("changes", ())))})
 
 
 def knob_fields(report: KnobReport) -> dict[str, Any]:

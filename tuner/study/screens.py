@@ -13,6 +13,7 @@ from tuner.analysis.accuracy import (
     Screened,
     is_settled,
     judge,
+    same_course,
     untold,
 )
 from tuner.analysis.checks import Pair
@@ -72,14 +73,24 @@ def screen_of(study: StudyContext, candidate: Trial) -> Screened | None:
     known = next((screened for screened in study.screened if screened.config == candidate.config), None)
     if known is not None:
         return known
+    unlike: Screened | None = None
     for samples in lengths_of(study, candidate):
         pairs = recorded_pairs(study, candidate, samples)
+        if unlike is not None and not pairs:
+            nothing = _nothing_told(study, candidate, samples)
+            return _over_both(unlike, nothing) if nothing is not None else None
         if pairs and is_settled(candidate.config, pairs):
             return _judged(study, candidate, pairs, samples)
+        left = _unlike(study, candidate, pairs, samples)
+        if left is not None:
+            unlike = left
+            if _is_mixed(limits_of(study, candidate), pairs):
+                break
+            continue
         seeds = MOST_SEEDS if len(pairs) >= MOST_SEEDS else SEEDS
         if len(pairs) >= seeds:
             return _judged(study, candidate, pairs[:seeds], samples)
-    return None
+    return unlike
 
 
 def note_unseen(study: StudyContext, baseline: Trial) -> None:
@@ -162,10 +173,11 @@ def _part(study: StudyContext, screened: Screened, passed: Sequence[Config]) -> 
 
 def _stays_open(study: StudyContext, trial: Trial, screened: Screened) -> bool:
     """Whether a screen that could compare shows too little, and has no more to come."""
-    if screened.verdict is not Noninferiority.INCONCLUSIVE or not screened.seeds:
+    if screened.verdict is not Noninferiority.INCONCLUSIVE or not screened.seeds or screened.lacked_time:
         return False
     pairs = recorded_pairs(study, trial, screened.samples)
-    return screened.seeds >= MOST_SEEDS or is_settled(trial.config, pairs)
+    has_no_more = is_settled(trial.config, pairs) or _unlike(study, trial, pairs, screened.samples) is not None
+    return screened.seeds >= MOST_SEEDS or has_no_more
 
 
 def _is_untold(study: StudyContext) -> bool:
@@ -176,11 +188,39 @@ def _is_untold(study: StudyContext) -> bool:
     limits = limits_of(study, one)
     for samples in lengths_of(study, one):
         as_written = _as_written(study, one, samples)
-        if not as_written or untold(one.config, as_written, limits, samples) is None:
+        if not as_written or untold(one.config, as_written, limits, samples) is None or same_course(as_written, limits):
             return False
         if _is_mixed(limits, as_written):
             break
     return True
+
+
+def _nothing_told(study: StudyContext, candidate: Trial, samples: int) -> Screened | None:
+    """What is left open of a candidate where the script as written is in the record of that length, and shows nothing
+    to hold it to; else None.
+    """
+    as_written = _as_written(study, candidate, samples)
+    return untold(candidate.config, as_written, limits_of(study, candidate), samples) if as_written else None
+
+
+def _over_both(unlike: Screened, longer: Screened) -> Screened:
+    """The verdict on what has left the course in a screen, where a longer one of the script as written shows nothing
+    either.
+    """
+    return replace(unlike, reason=longer.reason, would_decide=longer.would_decide)
+
+
+def _unlike(study: StudyContext, candidate: Trial, pairs: Sequence[Pair], samples: int) -> Screened | None:
+    """The verdict, open, on a candidate that has left the course as written in pairs whose losses can't tell; else
+    None.
+    """
+    limits = limits_of(study, candidate)
+    if not pairs or is_settled(candidate.config, pairs) or same_course(pairs, limits):
+        return None
+    if untold(candidate.config, pairs, limits, samples) is None:
+        return None
+    judged = _judged(study, candidate, pairs, samples)
+    return judged if judged.verdict is Noninferiority.INCONCLUSIVE else None
 
 
 def _as_written(study: StudyContext, candidate: Trial, samples: int) -> list[Pair]:
@@ -192,24 +232,37 @@ def _as_written(study: StudyContext, candidate: Trial, samples: int) -> list[Pai
 def screen(study: StudyContext, candidate: Trial) -> Screened | None:
     """The verdict on a candidate; None where there is no time for it.
 
-    The script as written is looked at first: where it shows nothing to hold a candidate to, not even over the longest
-    screen that there is time for, no candidate is run.
+    The script as written is looked at first. Where it shows nothing to hold a candidate to, only one whose training
+    keeps to the same course is compared, as far as that can be seen; and where a longer one, that there is time for,
+    shows something, any.
     """
     limits = limits_of(study, candidate)
     nothing: Screened | None = None
+    unlike: Screened | None = None
     for samples in lengths_of(study, candidate):
         if _lacks_time(study, candidate, SEEDS, samples):
-            return replace(nothing, lacked_time=True) if nothing is not None else None
+            return _lacking_time(unlike or nothing)
         first = _run(study, candidate, _runs(study, candidate, 1, samples)[0])
         if first is None:
-            return replace(nothing, lacked_time=True) if nothing is not None else None
+            return _lacking_time(unlike or nothing)
         as_written = [_paired(study, 1, first, first)]
         nothing = untold(candidate.config, as_written, limits, samples)
         if nothing is None:
             return _compared(study, candidate, samples)
+        if unlike is None and same_course(as_written, limits):
+            pair = _pair(study, candidate, 1, samples)
+            if pair is None:
+                return _lacking_time(nothing)
+            unlike = _unlike(study, candidate, [pair], samples)
+            if unlike is None:
+                return _compared(study, candidate, samples)
         if _is_mixed(limits, as_written):
             break
-    return nothing
+    return _over_both(unlike, nothing) if unlike is not None and nothing is not None else nothing
+
+
+def _lacking_time(screened: Screened | None) -> Screened | None:
+    return replace(screened, lacked_time=True) if screened is not None else None
 
 
 def _is_mixed(limits: AccuracyLimits, as_written: Sequence[Pair]) -> bool:
@@ -232,7 +285,7 @@ def _compared(study: StudyContext, candidate: Trial, samples: int) -> Screened |
                 judged = _judged(study, candidate, pairs[:SEEDS], samples)
                 return replace(judged, lacked_time=judged.verdict is Noninferiority.INCONCLUSIVE)
             pairs.append(pair)
-            if is_settled(candidate.config, pairs):
+            if is_settled(candidate.config, pairs) or _unlike(study, candidate, pairs, samples) is not None:
                 return _judged(study, candidate, pairs, samples)
         told = _judged(study, candidate, pairs, samples).verdict is not Noninferiority.INCONCLUSIVE
         if told and _is_sharp(study, candidate, pairs):
@@ -264,10 +317,10 @@ def _lacks_time(study: StudyContext, candidate: Trial, seeds: int, samples: int)
 
 def _is_settled_by_record(study: StudyContext, candidate: Trial, samples: int) -> bool:
     recorded = recorded_pairs(study, candidate, samples)
-    if recorded and is_settled(candidate.config, recorded):
+    if recorded and (is_settled(candidate.config, recorded) or _unlike(study, candidate, recorded, samples)):
         return True
-    as_written = _as_written(study, candidate, samples)
-    return bool(as_written) and untold(candidate.config, as_written, limits_of(study, candidate), samples) is not None
+    is_seen = same_course(_as_written(study, candidate, samples), limits_of(study, candidate))
+    return _nothing_told(study, candidate, samples) is not None and not is_seen
 
 
 def _runs(study: StudyContext, candidate: Trial, seed: int, samples: int) -> tuple[NewTrial, NewTrial]:

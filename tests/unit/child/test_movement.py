@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from tuner.child.movement import ELEMENTS, TENSORS, Movement, spread, stride
+from tuner.child.movement import CHANGES, ELEMENTS, TENSORS, Movement, spread, stride
 
 
 def test_the_path_is_the_sum_of_what_each_tensor_moved_by() -> None:
@@ -43,6 +45,32 @@ def test_weights_that_are_made_between_two_looks_count_from_then_on() -> None:
     movement.look()
     movement.look()
     assert (movement.record.steps, movement.record.path) == (1, 5.0)
+
+
+def test_changes_are_from_the_first_look_to_the_last() -> None:
+    values = [[], [[1.0, 0.0], [1.0]], [[3.0, 4.0], [1.0]], [[2.0, 1.23456], [-1.0]]]
+    movement = Movement("SGD", lambda: values.pop(0))
+    assert not movement.record.changes
+    for _ in range(4):
+        movement.look()
+    assert movement.record.changes == ((1.0, 1.235), (-2.0,))
+
+
+@pytest.mark.parametrize("last", [[[math.nan]], [[math.inf]], [[1.0, 2.0]], [[1.0], [2.0]]])
+def test_what_is_no_number_or_of_other_elements_has_no_changes(last: list[list[float]]) -> None:
+    values = [[[0.0]], [[1.0]], last]
+    movement = Movement("SGD", lambda: values.pop(0))
+    for _ in range(3):
+        movement.look()
+    assert movement.record.changes == ()
+
+
+def test_of_many_elements_some_are_told() -> None:
+    values = [[[0.0] * ELEMENTS], [[float(place) for place in range(ELEMENTS)]]]
+    movement = Movement("SGD", lambda: values.pop(0))
+    for _ in range(2):
+        movement.look()
+    assert movement.record.changes == (tuple(float(place) for place in range(0, ELEMENTS, ELEMENTS // CHANGES)),)
 
 
 @pytest.mark.parametrize("count", [1, TENSORS, TENSORS + 1, 1000])
