@@ -42,6 +42,28 @@ def test_steps_of_an_epoch_make_the_batches_where_the_script_gives_no_size(
     assert sizes[-3:] == [10, 10, 10]
 
 
+@pytest.mark.parametrize("by", ["arrays", "dataset"])
+@pytest.mark.parametrize("config", [SPLIT, pytest.param({"batch_size": 16}, marks=pytest.mark.slow)])
+def test_another_fit_keeps_batches_of_another_size(begin: Begin, by: str, config: dict[str, int]) -> None:
+    """A config's batches make up those of eight. Tried before: a later fit's of 24 became what they are, too."""
+    import tensorflow as tf
+
+    trial = begin(config, framework="keras", as_written=WRITTEN)
+    made, updates = model(), []
+    for size in (24, 8, 24):
+        if by == "arrays":
+            made.fit(*arrays(48), batch_size=size, verbose=0)
+        else:
+            made.fit(tf.data.Dataset.from_tensor_slices(arrays(48)).batch(size), verbose=0)
+        updates.append(int(made.optimizer.iterations.numpy()))
+    facts = trial.end()
+    eights = 6 if config is SPLIT else 3
+    assert updates == [2, 2 + eights, 4 + eights]
+    assert trial.evidence("batch_size")[0] == "contradicted"
+    assert "batches of 24 samples" in trial.evidence("batch_size")[1]
+    assert any("batches of 8 samples by now, and of 24 at first" in remark for remark in facts["remarks"])
+
+
 def own_step(sizes: list[int]) -> Any:
     """A model with a training step of its own, which notes how large its batches are."""
     k = keras()
