@@ -150,6 +150,7 @@ class FitWatch:
             self.call = call = self._begin(model, arguments)
             with self.as_written():
                 self._read(call, arguments)
+            self.stages.has_batches(self._written_size(call, arguments))
             self._apply(call, arguments)
             if self.session.measuring:
                 self._watch(call, arguments)
@@ -186,6 +187,12 @@ class FitWatch:
             call.workers = call.written["workers"] = int(x.workers)
         self.steps.queues.pydataset = x if call.fed_by == "pydataset" else None
         self.steps.queues.is_dataset = call.fed_by == "dataset"
+
+    def _written_size(self, call: FitCall, arguments: FitArguments) -> object:
+        """Samples in the batches of this call, as the script wrote them; None where that isn't known."""
+        if call.fed_by == "dataset" and self.datasets is not None:
+            return self.datasets.batch_size(arguments["x"])
+        return call.written.get("batch_size")
 
     def _kind_of(self, x: object) -> str:
         if _is_dataset(x):
@@ -253,8 +260,9 @@ class FitWatch:
         """The batches of the config: into how many parts a step splits one, and its samples by those as written.
 
         Batches are as large as all parts of one: where these make up the script's own batch, it stays as it is. They
-        stay so, too, where an epoch of the script's steps can't be made of others: that is known before any is made,
-        and where the script was told the size by its own arguments: it makes whole batches of it (``Knowledge.given``).
+        stay so, too, where they aren't those that the config is for, where an epoch of the script's steps can't be made
+        of others: that is known before any is made, and where the script was told the size by its own arguments: it
+        makes whole batches of it (``Knowledge.given``).
         """
         knobs = self.session.knobs
         parts = self.split.wanted if call.fed_by in ("arrays", "dataset") else 1
@@ -280,7 +288,7 @@ class FitWatch:
     ) -> tuple[int, float]:
         x = arguments["x"]
         resizes = self.session.knobs.wants("batch_size") or parts > 1
-        old = datasets.batch_size(x) if resizes and call.epoch_steps else None
+        old = datasets.batch_size(x) if resizes else None
         new = int(self.session.knobs.wanted("batch_size") or old or 0) * parts
         if resizes and self._refuse_batches(call, old, new):
             arguments["x"] = datasets.adapt(x, batched=True, resizes=False)
@@ -292,8 +300,8 @@ class FitWatch:
         return parts, datasets.factor(arguments["x"])
 
     def _refuse_batches(self, call: FitCall, old: int | None, new: int) -> bool:
-        """Whether batches of ``new`` samples are refused in this call, since its epochs can't be made of them."""
-        why = call.why_no_such_batches(old, new)
+        """Whether batches of ``new`` samples are refused in this call, whose own ones have ``old``."""
+        why = call.why_no_such_batches(old, new, self.session.request.knowledge.as_written.get("batch_size"))
         if why:
             call.refused.update({knob: why for knob in EFFECTIVE_BATCH if self.session.knobs.wants(knob)})
         return bool(why)

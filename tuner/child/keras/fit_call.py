@@ -66,11 +66,14 @@ class FitCall:
         """The script's own ``steps_per_epoch`` and ``validation_steps``, as far as it gives them."""
         return tuple(steps for steps in (self.epoch_steps, self.validation_steps) if steps)
 
-    def why_no_such_batches(self, old: int | None, new: int) -> str:
-        """Why an epoch of the script's steps can't be made of batches of ``new`` samples; "" where it can.
+    def why_no_such_batches(self, old: int | None, new: int, known: Value | None) -> str:
+        """Why the script's batches of ``old`` samples can't be made ones of ``new``; "" where they can.
 
-        ``old``: samples of the script's own batches, None where they aren't known.
+        ``old`` is None where it isn't known. ``known``: samples of the batches that the config was made for: of others
+        it would make steps of another size. An epoch of the script's own steps has to be made of whole ones.
         """
+        if type(known) is int and old is not None and old != known:
+            return f"this fit has batches of {old} samples, and the config is for those of {known}"
         steps, per_call = self.epoch_steps, int(self.written["steps_per_execution"])
         if not steps or old == new:
             return ""

@@ -9,17 +9,19 @@ from ..session import Session
 from .types import Model
 
 STAGES = "fit trains {:,} weights by now, and {:,} at first: "
+BATCHES = "fit trains on batches of {} samples by now, and of {} at first: "
 IN_TRIAL = "a trial lasts some seconds, and what it told of one of these stages may not hold for the other"
 APPLIED = "the profile was proven in trials of some seconds, which may have seen one of these stages alone"
 
 
 class StageWatch:
-    """Says, once, that another number of weights is trained than in the first call of ``fit``."""
+    """Says, once each, that other weights are trained, or larger or smaller batches, than in the first ``fit``."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._first = 0
-        self._told = False
+        self._first_size: object = None
+        self._told = self._told_of_size = False
 
     def begins(self, model: Model) -> None:
         """A call of ``fit`` of the script's begins."""
@@ -27,7 +29,19 @@ class StageWatch:
         if self._told or not self._first or now in (0, self._first):
             return
         self._told = True
-        stages = STAGES.format(now, self._first)
+        self._tell(STAGES.format(now, self._first))
+
+    def has_batches(self, size: object) -> None:
+        """Those of a call of ``fit`` hold so many samples, as the script wrote it; None where that isn't known."""
+        if type(size) is not int or size == self._first_size or self._told_of_size:
+            return
+        if self._first_size is None:
+            self._first_size = size
+            return
+        self._told_of_size = True
+        self._tell(BATCHES.format(size, self._first_size))
+
+    def _tell(self, stages: str) -> None:
         if self._session.applied is not None:
             self._session.applied.say(stages + APPLIED)
         elif self._session.measuring:
