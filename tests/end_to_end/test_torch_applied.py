@@ -68,6 +68,25 @@ def test_each_knob_works_alone(begin: Begin, capfd: pytest.CaptureFixture[str], 
     assert said.startswith(f"autotune: after 20 steps in effect: {knob}") and "NOT" not in said
 
 
+def test_a_loader_of_other_batches_than_the_profile_is_for_keeps_them(
+    begin: Begin, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Four samples in two parts make up batches of eight. Tried before: a script that was changed to 24 had 8 again."""
+    config = {"batch_size": 4, "grad_accumulation": 2, "lr_scale": 2.0}
+    begin(config, mode="apply", as_written={"batch_size": 8, "grad_accumulation": 1})
+    model, given = torch.nn.Linear(3, 1), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(10):
+        for (rows,) in DataLoader(TensorDataset(torch.randn(72, 3)), batch_size=24, shuffle=True):
+            given.append(len(rows))
+            optimizer.zero_grad()
+            model(rows).mean().backward()
+            optimizer.step()
+    assert {*given} == {24} and optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
+    told = "the loader has batches of 24 samples, and the config is for those of 8"
+    assert f"batch_size ({told})" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("obeys", [True, False])
 def test_products_in_bf16_are_in_effect_where_the_processor_takes_them_so(
     begin: Begin, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, obeys: bool
