@@ -45,6 +45,17 @@ def check_a_pass_keeps_its_samples_where_its_last_batch_is_left_out() -> None:
     assert sizes(made.take(3)) == [60] * 3
 
 
+def check_batches_of_another_size_than_the_config_is_for_stay() -> None:
+    """Tried before: a later stage's batches of 25 became ones of 16, which was to make those of 8 larger."""
+    trial = Trial({"as_written": {"batch_size": 8}}, batch_size=16)
+    told = "its batches have 25 samples, and the config is for those of 8"
+    for _ in range(2):
+        assert sizes(trial.watch.adapt(numbers().batch(8))) == [16] * 6 + [4]
+    assert sizes(trial.watch.adapt(numbers().batch(25).prefetch(1))) == [25] * 4
+    assert sizes(trial.watch.adapt(numbers().batch(25).prefetch(1), batched=True)) == [25] * 4
+    assert trial.watch.refused("batch_size") == told
+
+
 def check_a_batch_that_is_taken_apart_again_is_not_the_one() -> None:
     made, trial = resized(lambda: numbers().batch(50).map(lambda x: x * 2).unbatch().batch(5), 20)
     assert sizes(made) == [20] * 5

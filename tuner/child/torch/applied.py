@@ -202,8 +202,9 @@ class AppliedKnobs:
         return Effect(parts.sites[1], parts.obstacle() or "no module was called in training with more than one part")
 
     def _batch_size(self) -> Effect:
-        """In a loader; where a batch is computed in parts, what a model is given at once."""
-        return self._accumulation() if self.knobs.wants("grad_accumulation") else self.whole_batch()
+        """In a loader; where its batch is computed in parts, what a model is given at once."""
+        whole = self.whole_batch()
+        return self._accumulation() if whole.sites and self.knobs.wants("grad_accumulation") else whole
 
     def whole_batch(self) -> Effect:
         """Where loaders give the batches that an optimizer step is to be taken on."""

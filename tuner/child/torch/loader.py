@@ -24,7 +24,7 @@ from .copies import KEPT, CopyWatch, refusals
 from .datasets import length, reference, shards_itself
 from .fetching import FetchWaits, unwatched
 from .lasting import LastingWorkers
-from .loader_places import LOADER_KNOBS, Fetched, Loader, as_written, by_name, drop_for_none, unsized
+from .loader_places import LOADER_KNOBS, Fetched, Loader, as_written, by_name, drop_for_none, other_size, unsized
 from .made_iterators import MadeIterators
 from .own_loaders import OwnLoaders
 from .queues import ready_batches
@@ -218,7 +218,7 @@ class LoaderWatch:
             reason = UNSHARED if has_workers else f"{UNSHARED}: every worker would repeat the data"
             refused["num_workers"] = refused["persistent_workers"] = reason
             refused.update({} if has_workers else {"prefetch_factor": reason})
-        return {**refusals(given), **refused}
+        return {**refusals(given), **other_size(self.session, given), **refused}
 
     def _override(self, entry: Loader, given: Arguments) -> None:
         values = self.values_for(entry)

@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple
 
 from ..identities import ByIdentity
 from ..records import Value
+from ..session import Session
 from ..sources import DataSource
 from .batches import Asked
 from .types import Arguments, DataLoader, LoaderIterator, Result
@@ -114,6 +115,18 @@ def unsized(torch: ModuleType, given: Arguments) -> str:
     if sized or type(getattr(sampler, "batch_size", None)) is int:
         return ""
     return f"its batches are drawn by {type(sampler).__name__}, which knows no size of them"
+
+
+def other_size(session: Session, given: Arguments) -> dict[str, str]:
+    """Why a loader keeps its batches that has others than the config is for; {} for any other. Those of the config, and
+    the parts that these are computed in, make up batches of the script as it was studied.
+    """
+    known, size = session.request.knowledge.as_written.get("batch_size"), as_written(given)["batch_size"]
+    if type(known) is not int or type(size) is not int or size == known:
+        return {}
+    if not (session.knobs.wants("batch_size") or session.knobs.wants("grad_accumulation")):
+        return {}
+    return {"batch_size": f"the loader has batches of {size} samples, and the config is for those of {known}"}
 
 
 def as_written(given: Arguments) -> dict[str, Value | None]:

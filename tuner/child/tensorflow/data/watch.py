@@ -160,6 +160,7 @@ class DatasetWatch:
         try:
             nodes = batches.batchers(node)
             batched, old = True, batches.written_size(nodes)
+            self._check_size(old)
             new = int(wanted or old) * parts
             if old == new:
                 return node, Applied(len(nodes)), 1.0
@@ -170,6 +171,7 @@ class DatasetWatch:
         old = old or self._size_by_shape(dataset)
         if not (wanted or old):
             raise Refused("the batch size isn't known")
+        self._check_size(old)
         new = int(wanted or old or 0) * parts
         if old == new:
             return node, Applied(1), 1.0
@@ -177,6 +179,13 @@ class DatasetWatch:
         drops = any(x.arguments.get("drop_remainder") is True for x in node.all() if x.method in batches.BATCHERS)
         cut = node.then("rebatch", batch_size=new, drop_remainder=drops)
         return cut, Applied(1, 1, size=new), new / old if old else 1.0
+
+    def _check_size(self, size: int | None) -> None:
+        """Raises ``Refused`` for batches of another size than those that the config is for: a later stage's, say."""
+        known = self.session.request.knowledge.as_written.get("batch_size")
+        if size is not None and type(known) is int and size != known:
+            why = f"its batches have {size} samples, and the config is for those of {known}"
+            raise Refused(why, final=True)
 
     def _edited(self, node: Node, dataset: Dataset, knob: str, value: Value) -> tuple[Node, int, int]:
         if knob == "cache":
