@@ -15,6 +15,8 @@ from .watches import FRAMEWORK, TorchWatches
 
 ONE_GRAPH = "XLA compiles the step as one graph, which parts of its batch would only make longer"
 LAID = "the script lays its model in channels-last itself, and would again"
+FEWER, FEWEST_STEPS = 0.8, 8
+"""So small a share of the gradients of an optimizer step as written is fewer, over at least so many steps of each."""
 UNREACHED = "fewer than 90% of the backwards follow a call of a torch module"
 
 
@@ -94,10 +96,31 @@ class Observation:
         facts.gradient_scaler = steps.scalers.counts()
         self._written_modules()
         self._written_steps()
+        if steps.evaluations:
+            self._evaluated()
         self.watches.ddp.written()
         if self.session.device.torch_type == "xla":
             self.watches.xla_loaders.options.written()
         steps.trajectory.observe()
+
+    def _evaluated(self) -> None:
+        """Of an optimizer that evaluates its loss several times in a step. How often hangs on the losses: one that ends
+        its search earlier, as where they are rounded, takes more samples a second by computing less.
+        """
+        steps, request, known = self.steps, self.session.request, self.session.request.knowledge
+        self.session.facts.remark(
+            "its optimizer evaluates its loss several times in each of its steps: each evaluation counts as a step here"
+        )
+        is_rated = request.config and known.unit == "samples" and not (request.window.until_samples or request.probe)
+        is_alike = len(steps.stepped) == len(known.optimizers) == 1  # and not the one of several that trains by now
+        if not (is_rated and is_alike) or min(steps.steps, known.optimizer_steps) < FEWEST_STEPS:
+            return
+        own, written = steps.backwards / steps.steps, known.backwards / known.optimizer_steps
+        if own < FEWER * written:
+            self.session.fail(
+                "unsupported", f"its optimizer takes {own:.3g} gradients in each of its steps, as written"
+                f" {written:.3g}: its samples take less work",
+            )  # fmt: skip
 
     def _written_modules(self) -> None:
         modules, torch = self.modules, self.torch

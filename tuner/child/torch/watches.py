@@ -37,6 +37,8 @@ class TorchWatches:
         self.torch = torch
         self.own_batches = OwnBatches(session)
         self._sizes: dict[Spot, int] = {}
+        self._step = self._evaluations = self._told = 0
+        """The newest optimizer step that a backward ran in, evaluations before it, and those that sources were told."""
         self.set_threads: Callable[[int], None] = torch.set_num_threads
         self.threads_set = False
         """Whether the script sets the number of threads itself."""
@@ -126,13 +128,25 @@ class TorchWatches:
     def _backward_ran(self, leads: bool) -> None:
         if not self.session.may_be_of(FRAMEWORK):
             return
+        is_again = self._is_again()
         self.loaders.sources.gradient_ran()
         self.evaluations.backward_ran()
         self.modules.backward_ran()
         self.ddp.backward_ran()
         sizes, self._sizes = self._sizes, {}
-        if leads and self.loaders.sources.primary is None:
+        if leads and self.loaders.sources.primary is None and not is_again:
             self.own_batches.passed(sizes)
+
+    def _is_again(self) -> bool:
+        """Whether a backward belongs to another evaluation of a closure in one optimizer step: of the same batch, which
+        counts once, and feeds each of them.
+        """
+        steps = self.steps
+        if steps.steps != self._step:
+            self._step, self._evaluations = steps.steps, steps.evaluations
+        self.loaders.sources.missed(steps.evaluations - self._told)
+        self._told = steps.evaluations
+        return steps.evaluations > self._evaluations
 
     def _step_ends(self) -> None:
         self.loaders.sources.step_ends()
