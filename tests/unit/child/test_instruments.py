@@ -133,6 +133,15 @@ def test_what_hides_behind_a_wait_for_data_is_not_taken_out_of_a_config_by_the_f
     assert loop.run().told_s == pytest.approx(loop.step_s + hidden_s * (not as_written), rel=0.01)
 
 
+def test_a_figure_of_its_own_is_taken_out_of_a_config_that_was_told_the_scripts_first() -> None:
+    """Tried before: where steps couldn't go without them at first, its own figure was held to hide behind a wait."""
+    loop = Loop(0.001)
+    loop.wait_s, loop.clock.ready = 1.0, lambda: 64.0
+    loop.instruments.may_go_off = lambda: loop.clock.total_steps > 300
+    loop.instruments.knows(WRITTEN, CONFIG)
+    assert loop.run().without and loop.told_s == pytest.approx(loop.step_s, rel=0.02)
+
+
 @pytest.mark.parametrize("knob", ["steps_per_execution", "steps_per_call", "batch_size", "grad_accumulation"])
 def test_where_a_step_may_take_fewer_calls_the_figure_of_the_script_is_not_taken(knob: str) -> None:
     """A step of 0.4 ms of a config with eight in a call was told 0.56 of its length."""
