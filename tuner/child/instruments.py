@@ -170,13 +170,13 @@ class Instruments:
         self._go(off=off, ends=ends)
 
     def _tell(self, own_s: float, step_s: float) -> None:
-        """``step_s``: of a step without what is autotune's ``own_s``."""
-        self.step_s, self.share = own_s, own_s / (own_s + step_s)
+        """``step_s``: of a step without what is autotune's ``own_s``, as these steps have shown it."""
+        self.step_s, self.share, self._is_by_script = own_s, own_s / (own_s + step_s), False
 
     def _go_by_script(self) -> None:
         if 0.0 < self._known_s <= MOST * self._usual_s:
-            self._is_by_script = True
             self._tell(self._known_s, max(0.0, self._usual_s - self._known_s))
+            self._is_by_script = True
 
     def _is_known(self, *, roughly: bool) -> bool:
         half_width = 2 * _spread(self._differences) / math.sqrt(len(self._differences))
