@@ -67,6 +67,23 @@ def test_each_step_counts_what_it_was_taken_on(begin: Begin, names: list[str]) -
     assert not any("samples are those of" in text for text in facts["remarks"])
 
 
+@pytest.mark.parametrize("size", [4, 8])
+@pytest.mark.parametrize("names", [["first", "other"] * 20, ["first"] * 20 + ["other"] * 30], ids=["turns", "stages"])
+def test_that_their_batches_have_other_sizes_is_told(begin: Begin, names: list[str], size: int) -> None:
+    """A trial of some seconds may meet one of two stages alone, and nothing said so."""
+    trial, loop = begin(), Loop(size)
+    loop.train_on(names)
+    told = "steps on batches of 4 and of 8 samples come in turn: a trial lasts some seconds, and its rate is"
+    remarks = [text for text in trial.end()["remarks"] if "in turn" in text]
+    assert [text.startswith(told) for text in remarks] == [True] * (size == 4)
+
+
+def test_a_batch_that_is_tried_first_is_no_stage(begin: Begin) -> None:
+    trial, loop = begin(), Loop()
+    loop.train_on(["other"] + ["first"] * 20)
+    assert not any("in turn" in text for text in trial.end()["remarks"])
+
+
 def test_an_epoch_on_one_loader_after_one_on_another(begin: Begin) -> None:
     trial, loop = begin(), Loop()
     for _, name in itertools.product(range(3), loop.loaders):
