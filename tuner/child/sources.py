@@ -115,6 +115,8 @@ class TrainingSources(Generic[Source]):
         self._alone: _Held | None = _Held()
         """What others have fed the step under way; None once the primary source has fed it, too."""
         self._newest_beside = ""
+        self.replaced: dict[str, Source] = {}
+        """Those that were the primary one before, by their keys: of an earlier stage, say."""
         self.fed_alone: set[str] = set()
         """Keys of sources that a step was taken on which the primary one had no part in."""
         self._clock = clock
@@ -250,6 +252,7 @@ class TrainingSources(Generic[Source]):
                 return True
             if newest.training_gaps > self.primary.training_gaps:
                 # The first gradients came from something else: a search for a learning rate, an earlier stage.
+                self.replaced[self.primary.key] = self.primary
                 self.primary = newest
                 self.changes_of_primary += 1
             return False

@@ -20,6 +20,9 @@ LENGTHS_ALIKE = 1.01
 DATA_CHANGE = "the script trains in turn on loaders that it makes at one place, and none of them stands for the others"
 FEWEST_IN_TURN = 2
 MADE_FOR_EACH = "the script makes a loader for each epoch: its workers end with it"
+IN_TURN = "come in turn: a trial lasts some seconds, and its rate is that of those which it met"
+FEWEST_BEFORE = 10
+"""Steps on a loader that another one took over from, of which it is worth a word: a script may try a batch first."""
 SELDOM = "another loader feeds fewer than half of the steps, and would keep its batches"
 
 
@@ -98,6 +101,11 @@ class LoaderFacts:
         facts, training = self.session.facts, self.sources.training()
         in_turn = [loader for loader in self._in_turn() if loader.key in self.sources.fed_alone]
         sizes, own = [loader.written["batch_size"] for loader in training], primary.written["batch_size"]
+        before = [loader for loader in self.sources.replaced.values() if loader.training_gaps >= FEWEST_BEFORE]
+        there = {loader.written["batch_size"] for loader in (primary, *in_turn, *before)}
+        told = " and of ".join(map(str, sorted(size for size in there if type(size) is int)))
+        if " and " in told:
+            facts.remark(f"steps on batches of {told} samples {IN_TURN}")
         if type(own) is int:
             facts.keep_sizes([size for size in sizes if type(size) is int], None if in_turn else own)
         kept = [loader.refused["batch_size"] for loader in training if "batch_size" in loader.refused]
