@@ -249,3 +249,26 @@ def test_a_larger_batch_that_is_computed_in_parts_keeps_its_rate(
     ran = run_child(write_script(PARTS), {**batch, "lr_scale": 4.0}, mode="apply", knowledge=known)
     assert "rates [(32, 0.4), (32, 0.4), (32, 0.04)]" in ran.output, ran.output
     assert "lr_scale" in ran.output and "NOT" not in ran.output
+
+
+def _rate_of(trial: Any, size: int) -> float:
+    """After some steps on batches of so many samples, of a loop that gives its optimizer 0.1."""
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for (x,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(192, 4)), size, shuffle=True):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    return float(optimizer.param_groups[0]["lr"])
+
+
+@pytest.mark.parametrize("how", ["argument", "option", "trainer"])
+def test_a_larger_batch_that_the_script_was_told_keeps_its_rate(begin: Any, how: str) -> None:
+    """Tried before: with parts, or a trainer's option, the rate became the script's own, on the larger batch."""
+    config = {"batch_size": 16, "lr_scale": 2.0} | ({} if how == "trainer" else {"grad_accumulation": 2})
+    known: dict[str, Any] = {"as_written": {"batch_size": 8, "grad_accumulation": 1}}
+    if how != "trainer":
+        known |= {"placeholders": ["batch_size"]} if how == "argument" else {"options": {"batch_size": "batch_size"}}
+    trial = begin(config, mode="apply", **known)
+    trial.session.knobs.delegate("batch_size")  # where trainers' options, and the script's, are set
+    assert _rate_of(trial, 16 if how == "trainer" else 32) == pytest.approx(0.2)
