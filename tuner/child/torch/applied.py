@@ -8,6 +8,7 @@ from functools import partial
 
 from .. import allocator
 from ..applied import AppliedRun, Effect
+from ..evidence import SetBy
 from ..patches import patch
 from ..trajectory import KNOBS
 from .attention import COMPILED, NOT_CALLED
@@ -92,7 +93,9 @@ def _drop_rates_without_their_batch(looks: AppliedKnobs) -> None:
         nonlocal waiting
         if waiting and not watches.torch.compiler.is_compiling() and watches.session.here:
             waiting = False
-            if not looks.whole_batch().sites:
+            # What an argument, an option or a trainer sets by now is so.
+            is_ours = any(map(knobs.wants, batch)) and knobs.set_by("batch_size") is SetBy.PATCH
+            if not knobs.kept_by_script.keys().isdisjoint(batch) or (is_ours and not looks.whole_batch().sites):
                 watches.steps.rates.drop()
 
     if batch:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Generic, NamedTuple
 
+from ..evidence import SetBy
 from ..identities import ByIdentity
 from ..records import Value
 from ..session import Session
@@ -124,7 +125,9 @@ def other_size(session: Session, given: Arguments) -> dict[str, str]:
     known, size = session.request.knowledge.as_written.get("batch_size"), as_written(given)["batch_size"]
     if type(known) is not int or type(size) is not int or size == known:
         return {}
-    if not (session.knobs.wants("batch_size") or session.knobs.wants("grad_accumulation")):
+    knobs = session.knobs
+    is_ours = knobs.set_by("batch_size") is SetBy.PATCH
+    if not is_ours or not (knobs.wants("batch_size") or knobs.wants("grad_accumulation")):
         return {}
     return {"batch_size": f"the loader has batches of {size} samples, and the config is for those of {known}"}
 
