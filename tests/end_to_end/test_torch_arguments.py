@@ -149,3 +149,19 @@ def test_an_option_for_one_of_several_loaders_leaves_their_batches_alone(begin: 
     facts = trial.end()
     assert facts["as_written"]["batch_size"] == 4 and facts["options"] == {"batch_size": "batch_size"}
     assert facts["left_out"]["batch_size"] == "loaders with batches of 4 and 28 feed the training together"
+
+
+@pytest.mark.parametrize("size", [8, 24])
+def test_that_a_profile_takes_the_place_of_another_batch_is_said(
+    begin: Callable[..., Any], capfd: pytest.CaptureFixture[str], size: int
+) -> None:
+    """Whoever passes a larger batch than was studied trained on the old one, and read that it was in effect."""
+    known = {"as_written": {"batch_size": 8, "grad_accumulation": 1}, "options": {"batch_size": "batch_size"}}
+    trial = begin({"batch_size": 4, "grad_accumulation": 2}, mode="apply", **known)
+    arguments.install(trial.session)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch-size", type=int, default=8)
+    for _ in range(2):
+        assert parser.parse_args(["--batch-size", str(size)]).batch_size == 8
+    told = "autotune: batch_size: the script was told 24, and is given 8, by a profile that was proven with 8\n"
+    assert capfd.readouterr().err == (told if size == 24 else "")
