@@ -14,6 +14,9 @@ from .records import Evidence, Value
 from .session import ScriptOptions, Session
 from .watch import Watch
 
+_BATCH = ("batch_size", "grad_accumulation")
+"""The knobs that decide on how many samples a step trains."""
+
 
 @dataclass(frozen=True)
 class _Option:
@@ -59,6 +62,7 @@ class ArgparseOptions(ScriptOptions):
             destinations = {action.dest for action in parser._actions}
             for knob, dest in self.bound.items():
                 if dest in destinations and type(getattr(parsed, dest, None)) is int:
+                    self._compare(knob, getattr(parsed, dest))
                     setattr(parsed, dest, self._given[knob])
                     self._applied.add(knob)
             for action in parser._actions:
@@ -68,6 +72,15 @@ class ArgparseOptions(ScriptOptions):
             return parsed, rest
 
         return parse_known_args
+
+    def _compare(self, knob: str, told: int) -> None:
+        """Says of an applied run whose script was told another batch than the one that the profile was proven with."""
+        given, known = self._given[knob], self._session.request.knowledge.as_written.get(knob)
+        if self._session.applied is None or knob not in _BATCH or type(known) is not int or told in (known, given):
+            return
+        self._session.applied.say(
+            f"{knob}: the script was told {told}, and is given {given}, by a profile that was proven with {known}"
+        )
 
     def value(self, knob: str) -> Value | None:
         """What argparse holds for the option of the knob's name, None where it knows of none."""
