@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tuner.analysis.contention import MOVED
+from tuner.analysis.contention import MOVED, contamination
 from tuner.analysis.gain import SUSPECT, WORTH_HAVING, moved, reference_of, score_of
 from tuner.analysis.memory_forecast import MemoryLimits
 from tuner.devices.present import kind_of
@@ -34,7 +34,8 @@ points of the best config's gain (tests/benchmarks/grids/README.md).
 def search(study: StudyContext, sampler: Sampler) -> str:
     """Runs trials until a bound is reached, and says which. Raises as ``StudyContext.execute``.
 
-    The baseline is measured again, as an anchor, every few trials, and before the first one of a resumed study.
+    The baseline is measured again, as an anchor, every few trials, before the first one of a resumed study, and after
+    one that has nothing but a disturbed run of it to be held against.
     Trials that don't take turns are held against it. What there was no time for isn't tried again before the study is
     resumed, with more of it; what there is none for gives way to what there is time for. What screens have
     rejected is neither tried nor built on, nor what they leave open of several configs, or where nothing else is found.
@@ -62,7 +63,8 @@ def search(study: StudyContext, sampler: Sampler) -> str:
         # The first isn't concluded by a measure which has changed, though a machine's moods may explain it as well.
         if hurried or (enough and (ahead.lacking or not _has_moved(study, MOVED))):
             return ahead.lacking or enough or hurried
-        if enough or after_a_pause or _since_baseline(study) >= plan.anchor_every or _has_moved(study, SUSPECT):
+        is_due = after_a_pause or _since_baseline(study) >= plan.anchor_every or _is_unsure(study)
+        if enough or is_due or _has_moved(study, SUSPECT):
             after_a_pause = False
             _look_at(study, study.run(NewTrial(Phase.ANCHOR, BASELINE, "drift check")))
             continue
@@ -143,6 +145,21 @@ def _since_baseline(study: StudyContext) -> float:
         if trial.phase is Phase.SEARCH:
             since += 0.5 if trial.measurement is not None and trial.measurement.reference is not None else 1
     return since
+
+
+def _is_unsure(study: StudyContext) -> bool:
+    """Whether a trial without turns was calm, and the last run of the script as written before it wasn't: the gain is
+    as rough as that run. On a machine where two runs of it in a row were disturbed a third would be no better.
+    """
+    runs = [trial for trial in study.trials if trial.phase in (Phase.BASELINE, Phase.ANCHOR) and trial.outcome]
+    disturbed = [bool(trial.outcome and contamination(trial.outcome, study.plan.host)) for trial in runs[-2:]]
+    if disturbed not in ([True], [False, True]):
+        return False
+    since = [trial for trial in study.searched if trial.number > runs[-1].number and trial.measurement]
+    return any(
+        trial.outcome is not None and reference_of(trial) is None and not contamination(trial.outcome, study.plan.host)
+        for trial in since
+    )
 
 
 def _has_moved(study: StudyContext, by: float) -> bool:

@@ -20,21 +20,26 @@ from tuner.study.run import run_study
 HINT = "no more than a hint: the script as written was disturbed when it was measured: other processes used 6"
 
 
-def study(folder: Path, disturbed: int, budget_s: float = 55.0, best: str = "bf16", *others: str) -> StudyResult:
-    """One in which no trials take turns, too short for finals; others have most cores in that run as written."""
+def study(
+    folder: Path, disturbed: int, budget_s: float = 55.0, best: str = "bf16", *others: str, last: int | None = None,
+    anchor_every: int = 1,
+) -> StudyResult:  # fmt: skip
+    """One in which no trials take turns, too short for finals; others have most cores in that run as written, or in all
+    from that one to the ``last``.
+    """
     as_written = list[Config]()
 
     def outcome(config: Config) -> Outcome:
         if config:
             return worlds.measured(130.0 if config == {"precision": best} else 30.0)
         as_written.append(config)
-        is_disturbed = len(as_written) - 1 == disturbed
+        is_disturbed = disturbed <= len(as_written) - 1 <= (disturbed if last is None else last)
         run = worlds.measured(50.0 if is_disturbed else 100.0)
         assert run.measurement is not None
         return replace(run, measurement=replace(run.measurement, foreign_cpus=6.0 if is_disturbed else 0.0))
 
     plan = worlds.plan(
-        folder, budget_s=budget_s, trials=None, selection=("precision", *others), anchor_every=1,
+        folder, budget_s=budget_s, trials=None, selection=("precision", *others), anchor_every=anchor_every,
         accuracy=AccuracyLimits(max_loss_increase=None),
     )  # fmt: skip
     runner = Clocked(outcome)
@@ -64,3 +69,17 @@ def test_those_further_off_are_not(tmp_path: Path, best: str, disturbed: int, *,
 def test_nothing_is_rough_where_nothing_but_the_script_as_written_was_measured(tmp_path: Path) -> None:
     result = study(tmp_path, 0, budget_s=15.0)
     assert result.best is not None and not result.best.config and result.roughness == ""
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "last", "anchors"), [(0, 1, [2]), (0, 9, [2]), (9, 9, [])], ids=["twice", "always", "never"]
+)
+def test_one_that_was_disturbed_is_measured_again_before_more_is_held_against_it(
+    tmp_path: Path, disturbed: int, last: int, anchors: list[int]
+) -> None:
+    """Of a script that ran at a fortieth of its rate beside others, all of the search was 20 times as fast: once more,
+    and where that is no calmer, not again.
+    """
+    result = study(tmp_path, disturbed, 165.0, "bf16", "layout", "compile", last=last, anchor_every=8)
+    assert [trial.number for trial in result.trials if trial.phase is Phase.ANCHOR] == anchors
+    assert sum(trial.phase is Phase.SEARCH for trial in result.trials) >= 3
