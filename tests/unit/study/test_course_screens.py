@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support import overhead, worlds
 from support.learning import AS_WRITTEN, GAINS, Learner, Losses, studied
+from support.overhead import Overhead
 from support.ran import of
 
-from tuner.analysis.accuracy import AccuracyLimits
+from tuner.analysis.accuracy import SEEDS, AccuracyLimits
 from tuner.analysis.checks import CheckKind
 from tuner.analysis.stats import Noninferiority
 from tuner.events import Screening
-from tuner.model import BASELINE, Config, Outcome, Phase, Trial, Verdict, WeightChange
+from tuner.knowledge import samples_per_step
+from tuner.model import BASELINE, Config, LossSeries, Outcome, Phase, Trial, Verdict, WeightChange
 from tuner.result import StudyResult
 from tuner.runner.request import Interrupted, TrialRequest
+from tuner.study.baseline import measure_baseline
+from tuner.study.context import StudyContext
+from tuner.study.run import opened
+from tuner.study.screens import lengths_of, missing_s, screen_of
+from tuner.study.search_space import resolve_space
 
 PASS, INCONCLUSIVE = Noninferiority.PASS, Noninferiority.INCONCLUSIVE
 
@@ -97,31 +106,121 @@ def test_it_ends_in_the_same_place_wherever_it_was_stopped(tmp_path: Path, until
 
 
 class Longer(Mover):
-    """Losses that come down in a longer screen than the shortest only, alike whatever the config."""
+    """Losses that come down in a longer screen than the shortest only, alike whatever the config; else as ``short``
+    says.
+    """
 
-    def __init__(self, shortest: int) -> None:
-        super().__init__(barely)
-        self.shortest = shortest
+    def __init__(self, shortest: int, short: Losses = barely, until: int | None = None) -> None:
+        super().__init__(barely, until=until)
+        self.shortest, self.short = shortest, short
         self.lengths = list[tuple[Config, int]]()
 
     def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
         """By how long its screen is."""
         samples = int(request.window.until_samples or 0)
-        self._losses = (lambda config, seed: AS_WRITTEN) if samples > self.shortest else barely
+        self._losses = (lambda config, seed: AS_WRITTEN) if samples > self.shortest else self.short
         if request.seed is not None:
             self.lengths.append((request.config, samples))
         return super().run(request, stop)
 
 
-def test_what_leaves_the_course_is_compared_where_a_longer_screen_tells(tmp_path: Path) -> None:
+def with_one_seed(config: Config, seed: int) -> Sequence[float]:
+    """As ``barely``, but that bf16 leaves the course with the second seed only."""
+    return barely(config if seed != 1 else BASELINE, seed)
+
+
+@pytest.fixture(scope="module")
+def shortest(tmp_path_factory: pytest.TempPathFactory) -> int:
+    """Samples of the shortest screen of such a study."""
     first = Longer(0)
-    studied(tmp_path / "first", first, budget_s=6000.0, accuracy=AccuracyLimits())
-    shortest = min(samples for _, samples in first.lengths)
-    runner = Longer(shortest)
-    result, _ = studied(tmp_path / "again", runner, budget_s=6000.0, accuracy=AccuracyLimits())
+    studied(tmp_path_factory.mktemp("first"), first, budget_s=6000.0, accuracy=AccuracyLimits())
+    return min(samples for _, samples in first.lengths)
+
+
+@pytest.mark.parametrize(("short", "seeds"), [(barely, 1), (with_one_seed, 2)], ids=["at once", "with the second seed"])
+def test_what_leaves_the_course_is_compared_where_a_longer_screen_tells(
+    tmp_path: Path, shortest: int, short: Losses, seeds: int
+) -> None:
+    runner = Longer(shortest, short)
+    result, _ = studied(tmp_path, runner, budget_s=6000.0, accuracy=AccuracyLimits())
     fastest = next(config for config, _ in runner.lengths if config.get("precision") == "bf16")
     longer = max(samples for _, samples in runner.lengths)
     assert longer > shortest
-    assert [samples for config, samples in runner.lengths if config == fastest] == [shortest, longer, longer, longer]
+    ran = [samples for config, samples in runner.lengths if config == fastest]
+    assert ran == [*[shortest] * seeds, longer, longer, longer]
     assert result.winner is not None and result.winner.config == fastest
     assert verdicts(result)[fastest] == (PASS, 3)
+
+
+@contextmanager
+def again(folder: Path, runner: Mover) -> Iterator[tuple[StudyContext, Trial]]:
+    """The study once more, before anything is proven, and the first config that it has screened."""
+    limits = AccuracyLimits()
+    plan = worlds.plan(folder, selection=("precision", "compile"), accuracy=limits, trials=30, budget_s=6000.0)
+    with opened(plan, runner, lambda event: None, threading.Event(), clock=runner.clock) as study:
+        measure_baseline(study)
+        resolve_space(study)
+        screened = next(trial for trial in study.trials if trial.phase is Phase.SCREEN and trial.config)
+        yield study, next(trial for trial in study.searched if trial.config == screened.config)
+
+
+@pytest.mark.parametrize("until", [4, 5, 6])
+def test_what_was_stopped_in_a_longer_screen_has_no_verdict_yet(tmp_path: Path, shortest: int, until: int) -> None:
+    """Its record was taken to say what the shorter one had shown: that it leaves the course."""
+    studied(tmp_path, Longer(shortest, until=until), budget_s=6000.0, accuracy=AccuracyLimits())
+    with again(tmp_path, Longer(shortest)) as (study, candidate):
+        assert screen_of(study, candidate) is None
+
+
+def test_no_time_is_kept_for_runs_that_come_to_nothing(tmp_path: Path) -> None:
+    """What has left the course isn't run over more samples where the script as written shows nothing there either."""
+    studied(tmp_path, Mover(barely), budget_s=6000.0, accuracy=AccuracyLimits())
+    with again(tmp_path, Mover(barely)) as (study, candidate):
+        told, both = screen_of(study, candidate), lengths_of(study, candidate)
+        assert told is not None and told.seeds == 1 and not told.lacked_time
+        assert len(both) == 2 and [missing_s(study, candidate, SEEDS, samples) for samples in both] == [0.0, 0.0]
+
+
+class Slow(Longer):
+    """A run of a longer screen takes ``longer_s`` more."""
+
+    longer_s = 60.0
+
+    def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
+        """With its seconds."""
+        outcome = super().run(request, stop)
+        if request.seed is None or int(request.window.until_samples) <= self.shortest:
+            return outcome
+        self.now += self.longer_s
+        return replace(outcome, seconds=outcome.seconds + self.longer_s)
+
+
+def test_the_budget_that_is_named_has_the_time_for_a_longer_screen(tmp_path: Path, shortest: int) -> None:
+    """It had none of it: the same command lacked the time once more, and named a budget again."""
+    limits = AccuracyLimits()
+    result, _ = studied(tmp_path, Slow(shortest), budget_s=500.0, accuracy=limits, trials=8)
+    late = result.lacked_time
+    assert late is not None and result.screened[0].config == late.config
+    assert (result.screened[0].seeds, result.screened[0].lacked_time) == (1, True)
+    again, _ = studied(tmp_path, Slow(shortest), budget_s=late.budget_s, accuracy=limits, trials=8)
+    assert again.winner is not None and (again.winner.config, again.winner.verdict) == (late.config, Verdict.IMPROVED)
+
+
+class Level(Overhead):
+    """A loss that tells nothing, and weights that go the same way."""
+
+    def outcome(self, config: Config, chance: random.Random, samples: float) -> Outcome:
+        outcome, step = super().outcome(config, chance, samples), self.step_of(config)
+        assert outcome.measurement is not None
+        steps = int((samples or 40 * step) / step)
+        points = tuple((step * (n + 1.0), 2.3 + chance.gauss(0, 0.1)) for n in range(steps))
+        losses, change = LossSeries("a.py:9", "a.py:9", points), WeightChange("Adam", 60, 1.0, "abc", ((0.01, 0.02),))
+        return replace(outcome, measurement=replace(outcome.measurement, losses=(losses,), weights=(change,)))
+
+
+def test_no_larger_batch_is_run_for_a_course_that_it_cannot_keep(tmp_path: Path) -> None:
+    """Its losses come at other samples."""
+    ran = overhead.studied(tmp_path, Level())
+    steps = {samples_per_step({**overhead.WRITTEN, **trial.config}) for trial in screens_of(ran.result)}
+    assert steps <= {32}
+    assert ran.result.larger is not None and not ran.result.larger.proven
