@@ -76,20 +76,22 @@ def screen_of(study: StudyContext, candidate: Trial) -> Screened | None:
     unlike: Screened | None = None
     for samples in lengths_of(study, candidate):
         pairs = recorded_pairs(study, candidate, samples)
-        if unlike is not None and not pairs:
-            nothing = _nothing_told(study, candidate, samples)
-            return _over_both(unlike, nothing) if nothing is not None else None
         if pairs and is_settled(candidate.config, pairs):
             return _judged(study, candidate, pairs, samples)
-        left = _unlike(study, candidate, pairs, samples)
+        nothing, left = _nothing_told(study, candidate, samples), _unlike(study, candidate, pairs, samples)
         if left is not None:
             unlike = left
-            if _is_mixed(limits_of(study, candidate), pairs):
-                break
+        elif unlike is not None and nothing is not None:
+            unlike = _over_both(unlike, nothing)
+        else:
+            seeds = MOST_SEEDS if len(pairs) >= MOST_SEEDS else SEEDS
+            if len(pairs) >= seeds:
+                return _judged(study, candidate, pairs[:seeds], samples)
+            if unlike is not None:
+                return None  # the longer one has yet to say
             continue
-        seeds = MOST_SEEDS if len(pairs) >= MOST_SEEDS else SEEDS
-        if len(pairs) >= seeds:
-            return _judged(study, candidate, pairs[:seeds], samples)
+        if _is_mixed(study, candidate, samples):
+            break
     return unlike
 
 
@@ -185,12 +187,10 @@ def _is_untold(study: StudyContext) -> bool:
     one = next((t for t in keeping_batch(study.searched, study.space) if study.time.needs_screen(t.config)), None)
     if one is None:
         return False
-    limits = limits_of(study, one)
     for samples in lengths_of(study, one):
-        as_written = _as_written(study, one, samples)
-        if not as_written or untold(one.config, as_written, limits, samples) is None or same_course(as_written, limits):
+        if _nothing_told(study, one, samples) is None or _may_keep_course(study, one, samples):
             return False
-        if _is_mixed(limits, as_written):
+        if _is_mixed(study, one, samples):
             break
     return True
 
@@ -201,6 +201,14 @@ def _nothing_told(study: StudyContext, candidate: Trial, samples: int) -> Screen
     """
     as_written = _as_written(study, candidate, samples)
     return untold(candidate.config, as_written, limits_of(study, candidate), samples) if as_written else None
+
+
+def _may_keep_course(study: StudyContext, candidate: Trial, samples: int) -> bool:
+    """Whether a course of the script as written is in the record of that length, which the candidate could keep: the
+    losses of a larger batch come at other samples.
+    """
+    larger = study.space is not None and study.space.is_larger(candidate.config)
+    return not larger and same_course(_as_written(study, candidate, samples), limits_of(study, candidate))
 
 
 def _over_both(unlike: Screened, longer: Screened) -> Screened:
@@ -236,38 +244,37 @@ def screen(study: StudyContext, candidate: Trial) -> Screened | None:
     keeps to the same course is compared, as far as that can be seen; and where a longer one, that there is time for,
     shows something, any.
     """
-    limits = limits_of(study, candidate)
     nothing: Screened | None = None
     unlike: Screened | None = None
     for samples in lengths_of(study, candidate):
         if _lacks_time(study, candidate, SEEDS, samples):
             return _lacking_time(unlike or nothing)
-        first = _run(study, candidate, _runs(study, candidate, 1, samples)[0])
-        if first is None:
+        if _run(study, candidate, _runs(study, candidate, 1, samples)[0]) is None:
             return _lacking_time(unlike or nothing)
-        as_written = [_paired(study, 1, first, first)]
-        nothing = untold(candidate.config, as_written, limits, samples)
-        if nothing is None:
-            return _compared(study, candidate, samples)
-        if unlike is None and same_course(as_written, limits):
-            pair = _pair(study, candidate, 1, samples)
-            if pair is None:
-                return _lacking_time(nothing)
-            unlike = _unlike(study, candidate, [pair], samples)
-            if unlike is None:
-                return _compared(study, candidate, samples)
-        if _is_mixed(limits, as_written):
+        nothing = _nothing_told(study, candidate, samples)
+        if nothing is not None and (unlike is not None or not _may_keep_course(study, candidate, samples)):
+            unlike = _over_both(unlike, nothing) if unlike is not None else None
+        else:
+            compared = _compared(study, candidate, samples)
+            if compared is None:
+                return _lacking_time(unlike or nothing)
+            if _unlike(study, candidate, recorded_pairs(study, candidate, samples), samples) is None:
+                return compared
+            unlike = compared
+        if _is_mixed(study, candidate, samples):
             break
-    return _over_both(unlike, nothing) if unlike is not None and nothing is not None else nothing
+    return unlike or nothing
 
 
 def _lacking_time(screened: Screened | None) -> Screened | None:
     return replace(screened, lacked_time=True) if screened is not None else None
 
 
-def _is_mixed(limits: AccuracyLimits, as_written: Sequence[Pair]) -> bool:
+def _is_mixed(study: StudyContext, candidate: Trial, samples: int) -> bool:
     """Whether some losses come down and others don't, and nothing else is bounded: a longer screen tells no more."""
-    return not limits.metrics and descent_of([pair.baseline for pair in as_written]) is Descent.MIXED
+    pairs = recorded_pairs(study, candidate, samples) or _as_written(study, candidate, samples)
+    is_bounded = bool(limits_of(study, candidate).metrics)
+    return not is_bounded and descent_of([pair.baseline for pair in pairs]) is Descent.MIXED
 
 
 def _compared(study: StudyContext, candidate: Trial, samples: int) -> Screened | None:
@@ -319,8 +326,11 @@ def _is_settled_by_record(study: StudyContext, candidate: Trial, samples: int) -
     recorded = recorded_pairs(study, candidate, samples)
     if recorded and (is_settled(candidate.config, recorded) or _unlike(study, candidate, recorded, samples)):
         return True
-    is_seen = same_course(_as_written(study, candidate, samples), limits_of(study, candidate))
-    return _nothing_told(study, candidate, samples) is not None and not is_seen
+    if _nothing_told(study, candidate, samples) is None:
+        return False
+    shorter = [length for length in lengths_of(study, candidate) if length < samples]
+    has_left = any(_unlike(study, candidate, recorded_pairs(study, candidate, n), n) is not None for n in shorter)
+    return has_left or not _may_keep_course(study, candidate, samples)
 
 
 def _runs(study: StudyContext, candidate: Trial, seed: int, samples: int) -> tuple[NewTrial, NewTrial]:
