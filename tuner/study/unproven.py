@@ -103,4 +103,5 @@ def _screens_s(study: StudyContext, fastest: Trial) -> float:
         return missing_s(study, fastest, SEEDS, lengths[0])
     if not screened.seeds:
         return missing_s(study, fastest, SEEDS, lengths[-1])
-    return missing_s(study, fastest, MOST_SEEDS, screened.samples)
+    more_s = missing_s(study, fastest, MOST_SEEDS, screened.samples)
+    return more_s or missing_s(study, fastest, SEEDS, lengths[-1])
