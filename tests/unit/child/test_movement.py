@@ -78,3 +78,24 @@ def test_a_sample_is_spread_over_all(count: int) -> None:
     places = spread(count)
     assert len(places) == len(set(places)) == min(count, TENSORS) and places[0] == 0 and places[-1] >= count * 0.9 - 1
     assert 0 < len(range(0, count, stride(count))) <= ELEMENTS
+
+
+@pytest.mark.parametrize("jumps", [1, 4])
+def test_where_the_weights_were_set_anew_no_change_tells_how_they_were_trained(jumps: int) -> None:
+    """Steps of 0.1 are a hundredth of a jump: a config that trains half as far seemed to go the same way."""
+    values = [0.1 * step + 10.0 * (step * (jumps + 1) // 40) for step in range(40)]
+    movement = Movement("SGD", lambda: [[values.pop(0)]])
+    for _ in range(40):
+        movement.look()
+    assert (movement.record.steps, movement.record.changes) == (39, ())
+
+
+def test_steps_of_different_lengths_are_no_jumps() -> None:
+    """A warm-up, a schedule, a decay, and calls after which these weights stay where they are."""
+    rates = [*(0.01 * step for step in range(20)), *([0.2, 0.0] * 10), *(0.2 * 0.9**step for step in range(20))]
+    values = [sum(rates[:step]) for step in range(len(rates) + 1)]
+    count = len(values)
+    movement = Movement("SGD", lambda: [[values.pop(0)]])
+    for _ in range(count):
+        movement.look()
+    assert len(movement.record.changes) == 1
