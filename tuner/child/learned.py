@@ -48,7 +48,8 @@ class WeightChange:
     class. ``path`` is the sum over its ``steps``, or the calls that took several, of the norms of what each of the
     watched tensors changed by. No steps: they couldn't be read. ``group`` tells it from groups of other shapes, in
     whichever order they are met; "" in earlier studies. ``changes``: of each watched tensor how much some of its
-    elements changed from the first look to the last; none in earlier studies, and where that isn't finite.
+    elements changed from the first look to the last; none in earlier studies, where that isn't finite, and where
+    they were set anew meanwhile.
     """
 
     kind: ClassVar[str] = "weights"

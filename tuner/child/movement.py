@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 
 from .records import WeightChange
@@ -15,6 +16,9 @@ ELEMENTS = 64
 """And of each of them so many elements, spread alike."""
 CHANGES = 16
 """And of so many of these the record tells by how much they changed, in four digits."""
+JUMP = 20.0
+"""Weights that move so many times as far at once as they usually do were set anew: beside that way what training adds
+to it can't be seen. Adam's first step is about five usual ones."""
 MOST_GROUPS = 8
 Samples = Sequence[Sequence[float]]
 """The watched elements of each watched tensor."""
@@ -41,8 +45,7 @@ class Movement:
         self._read = read
         self._first: Samples = ()
         self._before: Samples = ()
-        self._looks = 0
-        self._path = 0.0
+        self._moved: list[float] = []
         self._is_read = False
 
     def look(self) -> None:
@@ -56,27 +59,30 @@ class Movement:
         # TensorFlow gives no elements of a variable that the graph has yet to make.
         if self._is_read and [*map(len, before)] == [*map(len, self._before)]:
             self._first = self._first or before
-            self._looks += 1
-            self._path += sum(math.dist(old, new) for old, new in zip(before, self._before, strict=True))
+            self._moved.append(sum(math.dist(old, new) for old, new in zip(before, self._before, strict=True)))
 
     @property
     def record(self) -> WeightChange:
         """What was seen; of no steps where the last look read nothing: how far the weights went isn't known then."""
-        steps = self._looks if self._is_read else 0
-        path, changes = (self._path, self._changes()) if steps else (0.0, ())
+        steps = len(self._moved) if self._is_read else 0
+        path, changes = (sum(self._moved), self._changes()) if steps else (0.0, ())
         return WeightChange(self._name, steps, path, self._group, changes)
 
     def _changes(self) -> tuple[tuple[float, ...], ...]:
         """By how much some elements of each tensor changed from the first look that counts; none where one of them
-        isn't finite, or other elements were read meanwhile.
+        isn't finite, or other elements were read meanwhile, or they were set anew.
         """
-        if [*map(len, self._first)] != [*map(len, self._before)]:
+        if [*map(len, self._first)] != [*map(len, self._before)] or self._has_jumped():
             return ()
         both = list(zip(self._first, self._before, strict=True))
         changes = [[new[place] - old[place] for place in spread(len(old), CHANGES)] for old, new in both]
         if not all(math.isfinite(change) for each in changes for change in each):
             return ()
         return tuple(tuple(float(f"{change:.4g}") for change in each) for each in changes)
+
+    def _has_jumped(self) -> bool:
+        moved = [distance for distance in self._moved if distance > 0]
+        return bool(moved) and max(moved) > JUMP * statistics.median(moved)
 
 
 class Movements:
