@@ -87,6 +87,29 @@ def test_a_loader_of_other_batches_than_the_profile_is_for_keeps_them(
     assert f"batch_size ({told})" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("known", [["train.py:7#0"], []])
+def test_batches_that_validate_are_no_reason_why_those_of_training_stay(
+    begin: Begin, capfd: pytest.CaptureFixture[str], known: list[str]
+) -> None:
+    """They are of another size in most scripts. What was trained on in the study may be made elsewhere by now."""
+    config = {"batch_size": 16, "lr_scale": 2.0}
+    begin(config, mode="apply", as_written={"batch_size": 8}, training_loaders=known)
+    model, given = torch.nn.Linear(3, 1), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    rows = TensorDataset(torch.randn(640, 3))
+    for (inputs,) in DataLoader(rows, batch_size=100):
+        model(inputs)
+    for (inputs,) in DataLoader(rows, batch_size=8, shuffle=True):
+        given.append(len(inputs))
+        optimizer.zero_grad()
+        model(inputs).mean().backward()
+        optimizer.step()
+    said = capfd.readouterr().err
+    assert {*given} == {8 if known else 16} and "batches of 100" not in said
+    assert "in effect: batch_size" in said
+    assert ("batch_size (the DataLoader that trained in the study isn't made any more)" in said) is bool(known)
+
+
 @pytest.mark.parametrize("obeys", [True, False])
 def test_products_in_bf16_are_in_effect_where_the_processor_takes_them_so(
     begin: Begin, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, obeys: bool
