@@ -140,12 +140,13 @@ class AppliedKnobs:
 
     def loader(self, knob: str) -> Effect:
         """Of a knob of the loaders that train."""
-        loaders = list(self.loaders)
-        changed = sum(knob in loader.changed for loader in loaders)
-        refused = [loader.refused[knob] for loader in loaders if knob in loader.refused]
+        loaders, known = list(self.loaders), self.watches.loaders.sources.known
+        trains = [loader for loader in loaders if loader.key in known or not known]
+        changed = sum(knob in loader.changed for loader in trains)
+        refused = [loader.refused[knob] for loader in trains if knob in loader.refused]
         if changed or refused:
             return Effect(changed, refused[0] if refused else "")
-        return Effect(0, OTHER_LOADERS if loaders and self.watches.loaders.sources.known else NO_LOADER)
+        return Effect(0, OTHER_LOADERS if loaders and known else NO_LOADER)
 
     def _precision(self) -> Effect:
         wanted = self.knobs.wanted("precision")
