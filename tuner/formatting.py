@@ -212,6 +212,9 @@ def screened_text(screened: Screened) -> str:
 def _check_text(check: Check) -> str:
     if math.isnan(check.baseline):
         return f"{check.name} was not reported"
+    if check.kind is CheckKind.COURSE and math.isinf(check.worse):
+        varies = f"{check.name} differ, and as written they don't vary"
+        return varies if check.name == LOSSES else "some weights stand still that move as written"
     if check.kind is CheckKind.COURSE:
         share = f"{100 * check.worse:.2g}%" if check.worse < 0.1 else share_text(check.worse)
         of = " of what they vary by" if check.name == LOSSES else ""

@@ -154,3 +154,11 @@ def test_a_metric_that_did_not_move_is_no_obstacle() -> None:
 
     assert judge(BASELINE, own(1e-4), limits, 6400).verdict is PASS
     assert judge(BASELINE, own(0.5), limits, 6400).verdict is INCONCLUSIVE
+
+
+def test_what_no_share_tells_of_is_told_in_words() -> None:
+    still = three(lambda seed: run(level(seed), ways(seed, lambda tensor: float(tensor > 0))))
+    flat = three(lambda seed: run(level(seed), ways(seed)), lambda seed: run([0.69] * 100, ways(seed)))
+    for shown, told in (still, "some weights stand still that move as written"), (flat, "as written they don't vary"):
+        text = screened_text(judge(BASELINE, shown, LIMITS, 6400))
+        assert told in text and "inf" not in text
