@@ -19,7 +19,7 @@ from tuner.analysis.movement import LEAST_MOVEMENT, Group, is_read, matched, pat
 from tuner.analysis.stats import Floats, Noninferiority
 from tuner.model import Outcome
 
-LOSSES, WEIGHTS = "losses of the same batches", "ways of the weights"
+LOSSES, WEIGHTS = "losses of the same steps", "ways of the weights"
 APART = 0.02
 """Of how losses vary from step to step, and of the way that a tensor of weights goes as written: no more are apart."""
 TENSORS = 2 / 3

@@ -58,7 +58,7 @@ def test_what_only_rounds_otherwise_passes_where_the_losses_tell_nothing() -> No
     result = judge(BASELINE, shown, LIMITS, 6400)
     assert result.verdict is PASS
     text = screened_text(result)
-    assert "learns as well" in text and "losses of the same batches differ by 0.01" in text
+    assert "learns as well" in text and "losses of the same steps differ by 0.01" in text
     assert "of what they vary by (limit 2%); ways of the weights differ by 0.01% (limit 2%)" in text
 
 
