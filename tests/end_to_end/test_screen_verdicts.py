@@ -260,6 +260,7 @@ def test_where_the_loss_tells_nothing_only_the_same_course_passes(
     assert len(course) == 2 and all(check.worse < 1e-4 for check in course) is (verdict is Noninferiority.PASS)
 
 
+@pytest.mark.slow
 def test_weights_that_are_set_anew_say_nothing_of_a_course(screen: Callable[..., Screen]) -> None:
     """With nine tenths of the learning rate they seemed to go the same way, since the new begin is the same."""
     parts = {**NOISY, **BEGUN_ANEW, "BEFORE": NOISY["BEFORE"].replace("RATE", "0.0009") + BEGIN}
