@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tuner.analysis.checks import Check, CheckKind, Pair, held_to, worst
-from tuner.analysis.course import course_checks, keeps_course
+from tuner.analysis.course import course_checks, is_kept
 from tuner.analysis.first_gradient import gradient_check
 from tuner.analysis.learning import Descent, descent_of
 from tuner.analysis.loss_checks import loss_checks, remedy, why_untold
@@ -135,12 +135,13 @@ def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples
     baselines = [pair.baseline for pair in pairs]
     descent = descent_of(baselines)
     losses, efficiency = loss_checks(pairs, limits.max_loss_increase, limits.least_efficiency, descent)
-    is_same = same_course(pairs, limits)
+    course = course_checks(pairs) if limits.compares_losses else ()
+    is_same = is_kept(course)
     metrics, unmoved = _metric_checks(pairs, limits, tells=is_same or _losses_tell(descent, limits))
     movement, unread = movement_check(pairs)
     further = [check for check in (movement, gradient) if check is not None]
     is_open = any(check.verdict is Noninferiority.INCONCLUSIVE for check in losses)
-    checks = [*losses, *(course_checks(pairs) if is_open else ()), *metrics, *further]
+    checks = [*losses, *(course if is_open else ()), *metrics, *further]
     skipping = _skipping(pairs)
     # A metric that tells stands in for losses that don't, as does the course; those can still fail by not being finite.
     stands_in = is_same or (descent is not Descent.DOWN and bool(limits.metrics))
@@ -186,7 +187,7 @@ def same_course(pairs: Sequence[Pair], limits: AccuracyLimits) -> bool:
 
     Of the script as written beside itself: whether a config could show that at all.
     """
-    return limits.compares_losses and keeps_course(pairs)
+    return limits.compares_losses and is_kept(course_checks(pairs))
 
 
 def is_settled(config: Config, pairs: Sequence[Pair]) -> bool:

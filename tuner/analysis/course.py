@@ -15,6 +15,7 @@ import numpy as np
 
 from tuner.analysis.checks import Check, CheckKind, Pair
 from tuner.analysis.learning import Curve, curves_of
+from tuner.analysis.loss_checks import FEWEST_POINTS
 from tuner.analysis.movement import LEAST_MOVEMENT, Group, is_read, matched, paths_of
 from tuner.analysis.stats import Floats, Noninferiority
 from tuner.model import Outcome
@@ -25,8 +26,6 @@ APART = 0.02
 TENSORS = 2 / 3
 """Of the watched tensors have to keep to it. Of some the gradient is nothing but rounding, and so is their way: a bias
 before a normalisation, or of the keys of an attention."""
-FEWEST_POINTS = 8
-"""Of fewer losses nobody can tell how they vary."""
 
 
 def course_checks(pairs: Sequence[Pair]) -> tuple[Check, ...]:
@@ -37,20 +36,15 @@ def course_checks(pairs: Sequence[Pair]) -> tuple[Check, ...]:
     Both pass, or are inconclusive. None at all where the runs can't be compared so: no loss or way was seen as written,
     or with the config not at the same samples.
     """
-    losses = [_losses_apart(pair) for pair in pairs]
-    weights = [_weights_apart(pair) for pair in pairs]
-    known = [share for share in (*losses, *weights) if share is not None]
-    if not pairs or len(known) < 2 * len(pairs):
+    losses = _largest([_losses_apart(pair) for pair in pairs])
+    weights = _largest([_weights_apart(pair) for pair in pairs])
+    if losses is None or weights is None:
         return ()
-    return tuple(
-        _check(name, max(share for share in shares if share is not None))
-        for name, shares in ((LOSSES, losses), (WEIGHTS, weights))
-    )
+    return _check(LOSSES, losses), _check(WEIGHTS, weights)
 
 
-def keeps_course(pairs: Sequence[Pair]) -> bool:
-    """Whether all of that passes."""
-    checks = course_checks(pairs)
+def is_kept(checks: Sequence[Check]) -> bool:
+    """Whether all of these passes, of which there are some."""
     return bool(checks) and all(check.verdict is Noninferiority.PASS for check in checks)
 
 
@@ -62,11 +56,9 @@ def _check(name: str, apart: float) -> Check:
 def _losses_apart(pair: Pair) -> float | None:
     """The largest of all losses as written, which all have to be seen with the config."""
     written, own = curves_of(pair.baseline), curves_of(pair.candidate)
-    if not written or not all(site in own for site in written):
+    if not all(site in own for site in written):
         return None
-    shares = [_apart(curve, own[site]) for site, curve in written.items()]
-    known = [share for share in shares if share is not None]
-    return max(known) if len(known) == len(shares) else None
+    return _largest([_apart(curve, own[site]) for site, curve in written.items()])
 
 
 def _apart(written: Curve, own: Curve) -> float | None:
@@ -84,12 +76,10 @@ def _apart(written: Curve, own: Curve) -> float | None:
 def _weights_apart(pair: Pair) -> float | None:
     """The largest of all groups of weights as written, which all have to be read, and with the config as well."""
     written, own = paths_of(pair.baseline), paths_of(pair.candidate)
-    if not written or not all(is_read(path) for path in (*written.values(), *own.values())):
+    if not all(is_read(path) for path in (*written.values(), *own.values())):
         return None
     ways, others, counterparts = _ways(pair.baseline), _ways(pair.candidate), matched(written, own)
-    shares = [_ways_apart(ways[group], others.get(counterparts.get(group, group), ())) for group in written]
-    known = [share for share in shares if share is not None]
-    return max(known) if len(known) == len(shares) else None
+    return _largest([_ways_apart(ways[group], others.get(counterparts.get(group, group), ())) for group in written])
 
 
 def _ways(outcome: Outcome) -> dict[Group, tuple[Floats, ...]]:
@@ -116,6 +106,12 @@ def _ways_apart(written: Sequence[Floats], own: Sequence[Floats]) -> float | Non
     if not shares or not all(map(math.isfinite, shares)):
         return math.inf if shares else None
     return sorted(shares)[math.ceil(TENSORS * len(shares)) - 1]
+
+
+def _largest(shares: Sequence[float | None]) -> float | None:
+    """None where one of them isn't known, or there is none."""
+    known = [share for share in shares if share is not None]
+    return max(known, default=None) if len(known) == len(shares) else None
 
 
 def _share(part: float, whole: float) -> float:

@@ -78,10 +78,10 @@ def screen_of(study: StudyContext, candidate: Trial) -> Screened | None:
         pairs = recorded_pairs(study, candidate, samples)
         if pairs and is_settled(candidate.config, pairs):
             return _judged(study, candidate, pairs, samples)
-        nothing, left = _nothing_told(study, candidate, samples), _unlike(study, candidate, pairs, samples)
+        left = _unlike(study, candidate, pairs, samples)
         if left is not None:
             unlike = left
-        elif unlike is not None and nothing is not None:
+        elif unlike is not None and (nothing := _nothing_told(study, candidate, samples)) is not None:
             unlike = _over_both(unlike, nothing)
         else:
             seeds = MOST_SEEDS if len(pairs) >= MOST_SEEDS else SEEDS

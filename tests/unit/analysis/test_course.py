@@ -12,7 +12,7 @@ from support import worlds
 
 from tuner.analysis.accuracy import AccuracyLimits, judge, same_course
 from tuner.analysis.checks import CheckKind, Pair
-from tuner.analysis.course import APART, course_checks, keeps_course
+from tuner.analysis.course import APART, course_checks, is_kept
 from tuner.analysis.stats import Noninferiority
 from tuner.formatting import screened_text
 from tuner.model import BASELINE, Outcome, WeightChange
@@ -21,6 +21,10 @@ PASS, FAIL, INCONCLUSIVE = Noninferiority.PASS, Noninferiority.FAIL, Noninferior
 LIMITS = AccuracyLimits()
 TENSORS = 12
 Ways = Sequence[Sequence[float]]
+
+
+def keeps_course(pairs: Sequence[Pair]) -> bool:
+    return is_kept(course_checks(pairs))
 
 
 def level(seed: int, apart: float = 0.0) -> list[float]:
