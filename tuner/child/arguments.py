@@ -8,14 +8,12 @@ from typing import Any
 
 from .applied import Effect
 from .evidence import Finding
+from .knobs import EFFECTIVE_BATCH
 from .option_names import OPTION_NAMES, is_named, is_option_of
 from .patches import patch
 from .records import Evidence, Value
 from .session import ScriptOptions, Session
 from .watch import Watch
-
-_BATCH = ("batch_size", "grad_accumulation")
-"""The knobs that decide on how many samples a step trains."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,8 @@ class ArgparseOptions(ScriptOptions):
     def _compare(self, knob: str, told: int) -> None:
         """Says of an applied run whose script was told another batch than the one that the profile was proven with."""
         given, known = self._given[knob], self._session.request.knowledge.as_written.get(knob)
-        if self._session.applied is None or knob not in _BATCH or type(known) is not int or told in (known, given):
+        is_other = type(known) is int and told not in (known, given)
+        if self._session.applied is None or knob not in EFFECTIVE_BATCH or not is_other:
             return
         self._session.applied.say(
             f"{knob}: the script was told {told}, and is given {given}, by a profile that was proven with {known}"
@@ -115,7 +114,7 @@ class ArgparseOptions(ScriptOptions):
             for dest, option in self._seen.items():
                 if is_named(dest, knob) and type(option.value) is int and option.value == written:
                     destinations[knob] = dest
-        for knob in {"batch_size", "grad_accumulation"} & destinations.keys() - facts.kept_as_written:
+        for knob in set(EFFECTIVE_BATCH) & destinations.keys() - facts.kept_as_written:
             facts.left_out.pop(knob, None)  # what the patches can't do the script can
         facts.options = destinations
         facts.option_flags = {knob: self._seen[dest].flag for knob, dest in destinations.items()}

@@ -9,6 +9,19 @@ from .evidence import Finding, SetBy
 from .recorder import Recorder
 from .records import Evidence, KnobReport, Value
 
+EFFECTIVE_BATCH = ("batch_size", "grad_accumulation")
+"""The knobs that decide on how many samples an optimizer step trains."""
+
+
+def not_as_studied(whose: str, size: object, known: Value | None) -> str:
+    """Why batches of ``size`` samples stay as they are where the config is for those of ``known``, beginning with whose
+    they are; "" where they are these, or either isn't known. Those of the config, or the parts that it computes them
+    in, make up batches of the script as it was studied: of others they would make steps of another size.
+    """
+    if type(known) is not int or type(size) is not int or size == known:
+        return ""
+    return f"{whose} {size} samples, and the config is for those of {known}"
+
 
 class Knobs:
     """Each knob is applied once: by a patch of ours, by an option of the script or its trainer, or by an argument.

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from ..evidence import SetBy
+from ..knobs import EFFECTIVE_BATCH
 from ..patches import patch
 from ..session import Session
 from ..tensorflow import FRAMEWORK
@@ -25,7 +26,7 @@ from .model import accumulation_of, has_own_step, makes_own_function
 from .obstacles import ObstacleWatch
 from .on_batch import OnBatchWatch
 from .predictions import PredictionWatch
-from .rates import EFFECTIVE_BATCH, RateWatch
+from .rates import RateWatch
 from .settings import MODEL_KNOBS
 from .split import OWN_LOSS, OWN_PARTS, SplitWatch
 from .stages import StageWatch

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from ..knobs import not_as_studied
 from ..records import Value
 from .model import makes_own_function
 from .types import Model
@@ -72,8 +73,9 @@ class FitCall:
         ``old`` is None where it isn't known. ``known``: samples of the batches that the config was made for: of others
         it would make steps of another size. An epoch of the script's own steps has to be made of whole ones.
         """
-        if type(known) is int and old is not None and old != known:
-            return f"this fit has batches of {old} samples, and the config is for those of {known}"
+        why = not_as_studied("this fit has batches of", old, known)
+        if why:
+            return why
         steps, per_call = self.epoch_steps, int(self.written["steps_per_execution"])
         if not steps or old == new:
             return ""

@@ -16,14 +16,13 @@ from types import ModuleType
 from typing import Any
 
 from ..evidence import SetBy
+from ..knobs import EFFECTIVE_BATCH
 from ..patches import patch
 from ..session import Session
 from ..tensorflow.functions import not_converted
 from ..tensorflow.types import Result
 from .types import KerasOptimizer, Model
 
-EFFECTIVE_BATCH = ("batch_size", "grad_accumulation")
-"""The knobs that decide on how many samples a step trains."""
 OTHER_BATCHES = "it goes with a size of the batches that isn't in effect"
 
 

@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple
 
 from ..evidence import SetBy
 from ..identities import ByIdentity
+from ..knobs import EFFECTIVE_BATCH, not_as_studied
 from ..records import Value
 from ..session import Session
 from ..sources import DataSource
@@ -119,17 +120,11 @@ def unsized(torch: ModuleType, given: Arguments) -> str:
 
 
 def other_size(session: Session, given: Arguments) -> dict[str, str]:
-    """Why a loader keeps its batches that has others than the config is for; {} for any other. Those of the config, and
-    the parts that these are computed in, make up batches of the script as it was studied.
-    """
+    """Why a loader keeps its batches that has others than the config is for; {} for any other."""
     known, size = session.request.knowledge.as_written.get("batch_size"), as_written(given)["batch_size"]
-    if type(known) is not int or type(size) is not int or size == known:
-        return {}
-    knobs = session.knobs
-    is_ours = knobs.set_by("batch_size") is SetBy.PATCH
-    if not is_ours or not (knobs.wants("batch_size") or knobs.wants("grad_accumulation")):
-        return {}
-    return {"batch_size": f"the loader has batches of {size} samples, and the config is for those of {known}"}
+    why = not_as_studied("the loader has batches of", size, known)
+    is_ours = session.knobs.set_by("batch_size") is SetBy.PATCH and any(map(session.knobs.wants, EFFECTIVE_BATCH))
+    return {"batch_size": why} if why and is_ours else {}
 
 
 def as_written(given: Arguments) -> dict[str, Value | None]:

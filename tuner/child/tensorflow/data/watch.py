@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import ModuleType
 
 from ...evidence import Finding, at_work_anyway
+from ...knobs import not_as_studied
 from ...records import Evidence, Value
 from ...session import Session
 from ..types import Dataset, DatasetIterator
@@ -182,9 +183,8 @@ class DatasetWatch:
 
     def _check_size(self, size: int | None) -> None:
         """Raises ``Refused`` for batches of another size than those that the config is for: a later stage's, say."""
-        known = self.session.request.knowledge.as_written.get("batch_size")
-        if size is not None and type(known) is int and size != known:
-            why = f"its batches have {size} samples, and the config is for those of {known}"
+        why = not_as_studied("its batches have", size, self.session.request.knowledge.as_written.get("batch_size"))
+        if why:
             raise Refused(why, final=True)
 
     def _edited(self, node: Node, dataset: Dataset, knob: str, value: Value) -> tuple[Node, int, int]:
