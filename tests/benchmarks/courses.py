@@ -78,7 +78,8 @@ from support import worlds
 from tuner.analysis.checks import Pair
 from tuner.analysis.course import course_checks
 from tuner.analysis.learning import descent_of
-from tuner.child.movement import ELEMENTS, Movement, spread
+from tuner.child.movement import Movement
+from tuner.child.torch.weights import reader
 from tuner.model import Outcome, WeightChange
 
 nn, functional = torch.nn, torch.nn.functional
@@ -141,10 +142,7 @@ def run(
     made = optimizer(model.parameters(), **{"foreach": False, **how})
     for group in made.param_groups:
         group["lr"] *= rate
-    weights = list(model.parameters())
-    chosen = [weights[place] for place in spread(len(weights))]
-    places = [spread(tensor.numel(), ELEMENTS) for tensor in chosen]
-    movement = Movement("", lambda: [t.detach().reshape(-1)[p].tolist() for t, p in zip(chosen, places, strict=True)])
+    movement = Movement("", reader(torch, list(model.parameters())))
     movement.look()
     losses, outcomes = list[float](), list[Outcome]()
     for step in range(1, max(looks) + 1):

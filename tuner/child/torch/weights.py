@@ -73,10 +73,10 @@ class WeightWatch:
         with suppress(Exception):  # of a kind that has no shape yet: nothing can be read of it
             parameters = [p for p in given if p.requires_grad and p.numel() and p.is_floating_point()]
         shapes = [tuple(parameter.shape) for parameter in parameters]
-        return self._movements.begin(name, shapes, _reader(self._torch, parameters))
+        return self._movements.begin(name, shapes, reader(self._torch, parameters))
 
 
-def _reader(torch: ModuleType, parameters: Sequence[Tensor]) -> Callable[[], Samples]:
+def reader(torch: ModuleType, parameters: Sequence[Tensor]) -> Callable[[], Samples]:
     """Reads a sample of these weights."""
     tensors = [parameters[place] for place in spread(len(parameters))]
     places: list[Tensor] = []
