@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from .functions import JittedFunction
 from .rows import Outputs
-from .traces import places_of
-from .types import Arguments, Keywords, Leaves
+from .types import Arguments, Keywords, Leaves, places_of
 
 
 def look_at_givers(

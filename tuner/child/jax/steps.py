@@ -24,24 +24,13 @@ from .losses import number_of, place_of
 from .passes import Pass, Passes
 from .results import Awaited, Newest, ends_of, references_to, still_there
 from .rows import LOOKS, Found, Outputs, Rows, is_number, without_models
-from .traces import Trace, leaves_at, places_of
+from .sites import EagerSite, Owner
+from .traces import Trace
 from .tracing import Tracing
-from .types import Arguments, Aval, Call, Keywords, aval_of, shape_of
+from .types import Arguments, Aval, Call, Keywords, aval_of, leaves_at, places_of, shape_of
 
 MOST_FUNCTIONS = 32
 """Of those that train so many are known."""
-
-
-class EagerSite:
-    """A place where gradients are taken, or updates applied, outside of any compiled function."""
-
-    def __init__(self, name: str, rows: Rows) -> None:
-        self.name = name
-        self.rows = rows
-
-
-Owner = JittedFunction | EagerSite
-"""What gradients are taken by."""
 
 
 class StepWatch:

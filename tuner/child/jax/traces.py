@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .rows import may_choose
-from .types import Arguments, Aval, Keywords, Leaves, Place, aval_of, shape_of
+from .types import Arguments, Aval, Keywords, Leaves, Place, aval_of, leaves_at, places_of, shape_of
 
 MOST_SIGNATURES = 512
 MOST_LEAVES = 64
@@ -348,26 +348,6 @@ class Frame:
                 else:
                     waiting.append(operand)
         return found
-
-
-def places_of(leaves: Leaves, args: Arguments, kwargs: Keywords) -> Iterable[tuple[Place, Any]]:
-    """Every leaf of a call's arguments, and its place."""
-    given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
-    for argument, value in given:
-        for number, leaf in enumerate(leaves(value)):
-            yield (argument, number), leaf
-
-
-def leaves_at(leaves: Leaves, args: Arguments, kwargs: Keywords, places: Iterable[Place]) -> Iterable[Any]:
-    """What a call's arguments hold at these places, as far as there are such."""
-    flat: dict[int | str, list[Any]] = {}
-    for argument, number in places:
-        if argument not in flat:
-            is_given = argument < len(args) if isinstance(argument, int) else argument in kwargs
-            value = (args[argument] if isinstance(argument, int) else kwargs[argument]) if is_given else None
-            flat[argument] = leaves(value)
-        if number < len(flat[argument]):
-            yield flat[argument][number]
 
 
 def _members_of(leaf: Any) -> int:

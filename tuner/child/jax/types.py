@@ -1,8 +1,8 @@
-"""JAX's objects, as far as they are used here."""
+"""JAX's objects, as far as they are used here, and their places among what a call is given."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 Arguments = tuple[Any, ...]
@@ -36,3 +36,23 @@ def shape_of(leaf: Any) -> tuple[int, ...]:
 def aval_of(leaf: Array) -> Aval:
     """Shape and element type."""
     return leaf.shape, str(leaf.dtype)
+
+
+def places_of(leaves: Leaves, args: Arguments, kwargs: Keywords) -> Iterable[tuple[Place, Any]]:
+    """Every leaf of a call's arguments, and its place."""
+    given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+    for argument, value in given:
+        for number, leaf in enumerate(leaves(value)):
+            yield (argument, number), leaf
+
+
+def leaves_at(leaves: Leaves, args: Arguments, kwargs: Keywords, places: Iterable[Place]) -> Iterable[Any]:
+    """What a call's arguments hold at these places, as far as there are such."""
+    flat: dict[int | str, list[Any]] = {}
+    for argument, number in places:
+        if argument not in flat:
+            is_given = argument < len(args) if isinstance(argument, int) else argument in kwargs
+            value = (args[argument] if isinstance(argument, int) else kwargs[argument]) if is_given else None
+            flat[argument] = leaves(value)
+        if number < len(flat[argument]):
+            yield flat[argument][number]
