@@ -286,3 +286,15 @@ def test_a_loop_is_counted_and_trains_as_under_plain_python(kind: str, run_child
     assert re.findall(r"^loss (\S+)$", ran.output, re.MULTILINE) == losses
     told = {float(record["value"]).hex() for record in ran.of("loss")}
     assert len(told) > 10 and told <= {float.fromhex(loss).hex() for loss in losses}
+
+
+@pytest.mark.parametrize(("name", "tensors"), [("linen", 6), ("nnx", 6), ("optax, its gradient jitted", 2)])
+def test_a_screen_sees_how_far_weights_move_and_nothing_else(
+    name: str, tensors: int, run_child: Run, write_script: Write
+) -> None:
+    """Of running means and Adam's moments, which move as well, nothing."""
+    ran = run_child(write_script(HEAD + SCRIPTS[name] + END), window=WHOLE, seed=1)
+    assert ran.returncode == 0, ran.output
+    (told,) = ran.of("weights")
+    assert told["steps"] >= 18 and told["path"] > 0 and len(told["changes"]) == tensors
+    assert all(any(change for change in each) for each in told["changes"])

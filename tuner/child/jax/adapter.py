@@ -65,6 +65,7 @@ class JaxAdapter(Adapter):
             return
         self._jax = jax
         self.steps = StepWatch(session, jax)
+        weights = self.steps.weights
         self._donation = DonationWatch(session, self.steps, jax)
         self._donation.install()
         self._several = SeveralWatch(session, self.steps, self.reads, jax)
@@ -79,6 +80,7 @@ class JaxAdapter(Adapter):
             self.reads.install()
             EagerWatch(self.steps, jax).install()
             self.compiling.install(jax)
+            self.compiling.is_ours = lambda: weights.is_reading
             self.steps.tracing.count = lambda: self.compiling.traces
             self.compiling.compiled = self.steps.tracing.compiled
             session.exit_listeners.append(self)

@@ -26,7 +26,7 @@ class CompileWatch:
 
     ``hits``, ``misses``: of those graphs, what JAX's cache on disk gave; none of either where it has no such cache.
     ``traces``: of any function, by now, in the thread that trains: what others trace is no part of a call here.
-    ``compiled``: told there whenever XLA is through with a graph.
+    ``compiled``: told there whenever XLA is through with a graph. ``is_ours``: what is compiled isn't the script's.
     """
 
     def __init__(self, session: Session) -> None:
@@ -35,6 +35,7 @@ class CompileWatch:
         self.traces = 0
         self.seconds = 0.0
         self.compiled: Callable[[], None] = lambda: None
+        self.is_ours: Callable[[], bool] = lambda: False
         self.late = self.late_steps = 0
         self._newest_late = 0
         self.hits = 0
@@ -47,6 +48,8 @@ class CompileWatch:
         library.monitoring.register_event_listener(self._happened)
 
     def _timed(self, event: str, seconds: float, **about: Any) -> None:
+        if self.is_ours():
+            return
         self.traces += event == TRACED and threading.get_ident() == self.session.thread
         if event == COMPILED and threading.get_ident() == self.session.thread:
             self.compiled()
@@ -61,8 +64,9 @@ class CompileWatch:
             self._newest_late = steps
 
     def _happened(self, event: str, **about: Any) -> None:
-        self.hits += event == HIT
-        self.misses += event == MISS
+        is_scripts = not self.is_ours()
+        self.hits += is_scripts and event == HIT
+        self.misses += is_scripts and event == MISS
 
     def observe(self) -> None:
         """Sends what was compiled."""

@@ -29,6 +29,10 @@ class Source(Protocol):
         """Its result of that number: an array of JAX's. Has it computed, where it isn't yet."""
         ...
 
+    def has(self, number: int) -> bool:
+        """Whether that costs nothing any more."""
+        ...
+
 
 class Deferred:
     """``aval``: JAX's own word for shape and element type; the ``number``-th result of ``source``.
@@ -100,6 +104,12 @@ _kinds: list[type[Deferred]] = []
 def real(leaf: Any) -> Any:
     """The array that a leaf stands for; the leaf, where it stands for none."""
     return leaf._computed() if isinstance(leaf, Deferred) else leaf
+
+
+def is_there(leaf: Any) -> bool:
+    """Whether what it stands for, if it stands for anything, was computed, or is on its way."""
+    source = leaf._source if isinstance(leaf, Deferred) else None
+    return source is None or source[0].has(source[1])
 
 
 def stand_in(aval: Any, source: Source, number: int) -> Deferred:

@@ -6,6 +6,7 @@ what a call gave before the group is complete, those so far run one by one, by t
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -361,6 +362,10 @@ class _Results:
                 self.are(self._group.state_behind(self._number))
             return self._values[number]
 
+    def has(self, number: int) -> bool:
+        """Whether it is computed, or on its way."""
+        return number in self._values
+
 
 def _is_same(leaf: Any, known: Any) -> bool:
     """Whether JAX would compute the same by both, beside arrays that may change in place."""
@@ -379,10 +384,7 @@ def _kind_of(array: Any) -> tuple[Any, ...]:
 
 
 def _bytes_of(array: Any) -> int:
-    size = 1
-    for length in array.shape:
-        size *= length
-    return size * int(getattr(array.dtype, "itemsize", 8))
+    return int(math.prod(array.shape) * getattr(array.dtype, "itemsize", 8))
 
 
 def _calls_python(jaxpr: Any) -> bool:

@@ -28,6 +28,7 @@ from .sites import EagerSite, Owner
 from .traces import Trace
 from .tracing import Tracing
 from .types import Arguments, Aval, Call, Keywords, aval_of, leaves_at, places_of, shape_of
+from .weights import WeightWatch
 
 MOST_FUNCTIONS = 32
 """Of those that train so many are known."""
@@ -52,6 +53,7 @@ class StepWatch:
         self.passes = Passes(session)
         self.devices = DeviceWatch(session)
         self.tracing = Tracing(session, jax)
+        self.weights = WeightWatch(session, jax)
         self.trained = False
         self.eager_steps = 0
         self.eager_gradients = 0
@@ -118,6 +120,7 @@ class StepWatch:
         self.newest.put(function, made)
         if function.last.trains:
             function.calls += 1
+            self.weights.call_ended(function, args, kwargs, result)
             self.devices.ran(function, [each() for each in made])
             self._call_ended(function, expected or Trace(), args, kwargs, result)
         else:
@@ -133,6 +136,7 @@ class StepWatch:
     def _call_begins(self, function: JittedFunction, expected: Trace, args: Arguments, kwargs: Keywords) -> None:
         if expected.gradients:
             self._gradient_begins(lambda: self._given_to(expected, args, kwargs), (args, kwargs))
+            self.weights.call_begins(function, expected, args, kwargs)
         elif expected.updates:
             self.passes.keep_used(lambda: self.leaves((args, kwargs)))
         elif self._is_looked_at(function, args, kwargs):
@@ -237,6 +241,7 @@ class StepWatch:
         eager = self._sites.setdefault(site, EagerSite(site, Rows(self.leaves, self.outputs)))
         trained = self.leaves(differentiated)
         self._gradient_begins(lambda: trained, trained)
+        self.weights.eager_gradient(eager, trained)
         if self.session.measuring:
             parameters = {aval_of(leaf) for leaf in trained if shape_of(leaf)}
             self.kinds |= parameters

@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from .rows import may_choose
@@ -36,7 +37,8 @@ class Trace:
     results' leaves; None where none is seen. ``whole``: arguments that a gradient is given as they are, beside what is
     differentiated, and nothing that could choose parts of them. ``passed``: arguments that are results as they were, by
     the numbers of the results. ``members``: so many models are trained at once (``vmap``), each on rows of its own, for
-    which the data have a dimension in front.
+    which the data have a dimension in front. ``weights``: of each gradient what it is taken of, or that is computed of,
+    as far as no gradient before it is.
     """
 
     gradients: int = 0
@@ -55,6 +57,7 @@ class Trace:
     whole: set[Place] = field(default_factory=set)
     passed: dict[int, Place] = field(default_factory=dict)
     members: int = 0
+    weights: list[tuple[Place, ...]] = field(default_factory=list)
     site: str = ""
 
     @property
@@ -185,6 +188,7 @@ class Frame:
         self._given: dict[int, Place] = {}
         self._level: object = None
         self._closed_over: list[Any] = []
+        self._around: list[list[Any]] = []
         self._value: Callable[[], Any] | None = None
 
     # the trace
@@ -192,7 +196,7 @@ class Frame:
     def begins(self, args: Arguments, kwargs: Keywords) -> None:
         """JAX traces the function, with these stand-ins for its arguments."""
         self.trace, self.is_traced, self._closed_over = Trace(), True, []
-        self.is_whole = False
+        self.is_whole, self._around = False, []
         found = [(id(leaf), place, leaf) for place, leaf in places_of(self._leaves, args, kwargs)]
         self._given = {number: place for number, place, _ in found}
         levels = (getattr(leaf, "_trace", None) for _, _, leaf in found)
@@ -221,6 +225,7 @@ class Frame:
         self.trace.gradients += 1
         self.trace.parameters.update(aval_of(leaf) for leaf in leaves if shape_of(leaf))
         self._follow(leaves[:MOST_LEAVES], direct=True)
+        self._trains(leaves)
         others = list(others)
         self._trains_members(leaves, others)
         self._takes_whole(list(map(self._within_transformations, others)))
@@ -286,6 +291,8 @@ class Frame:
         self._takes_whole(list(map(self._within_transformations, frame.given_at(trace.whole))))
         self._follow(frame.given_at(trace.sources.difference(trace.places)), direct=False)
         own.is_derived |= trace.is_derived or (not direct and not frame._closed_over and bool(trace.sources))
+        for places, around in zip_longest(trace.weights, frame._around, fillvalue=()):
+            self._trains([*frame.given_at(places), *around])
         if trace.site and not own.site:
             is_as_it_is = frame.carry is None and not frame.is_branch
             self.value(trace.loss_of(self._leaves(result)) if is_as_it_is else None, trace.site)
@@ -319,13 +326,28 @@ class Frame:
                     self.trace.places.append(place)
                 self.trace.sources.add(place)
                 continue
-            level = getattr(leaf, "_trace", None)
-            if level is None or (self._level is not None and level is not self._level):
+            if self._is_around(leaf):
                 self._closed_over.append(leaf)
                 continue
             found = self._computed_of(leaf)
             self.trace.sources.update(found)
             self.trace.is_derived |= not found
+
+    def _trains(self, leaves: Sequence[Any]) -> None:
+        """Of these arrays one gradient is taken."""
+        known = {place for places in self.trace.weights for place in places}
+        origins = [(leaf, self._given.get(id(leaf))) for leaf in map(self._within_transformations, leaves)]
+        found = dict.fromkeys(place for _, place in origins if place is not None)
+        around = [leaf for leaf, place in origins if place is None and self._is_around(leaf)]
+        others = [leaf for leaf, place in origins if place is None and not self._is_around(leaf)]
+        for leaf in others[:MOST_LEAVES]:
+            found |= dict.fromkeys(sorted(self._computed_of(leaf), key=repr))
+        self.trace.weights.append(tuple(place for place in found if place not in known))
+        self._around.append(around)
+
+    def _is_around(self, leaf: Any) -> bool:
+        level = getattr(leaf, "_trace", None)
+        return level is None or (self._level is not None and level is not self._level)
 
     def _within_transformations(self, leaf: Any) -> Any:
         """What ``vmap`` and the like have wrapped."""
