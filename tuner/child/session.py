@@ -239,12 +239,13 @@ class Session:
         if self.measuring and self._says_first(reason):
             self.recorder.emit(Failure(reason, detail))
 
-    def loss(self, value: float, site: str = "", objective: str = "") -> None:
-        """A training loss as it is now; ``site`` and ``objective`` as in ``Loss``.
+    def loss(self, value: float, site: str = "", objective: str = "", progress: float | None = None) -> None:
+        """A training loss as it is now, or at that ``progress``; ``site`` and ``objective`` as in ``Loss``.
 
         A first one that isn't finite ends the trial: such a config can't train. Others may be so as written.
         """
-        self.recorder.emit(Loss(self.clock.progress, value, site, "" if objective == site else objective))
+        progress = self.clock.progress if progress is None else progress
+        self.recorder.emit(Loss(progress, value, site, "" if objective == site else objective))
         if self._first_loss is None:
             self._first_loss = site
         if site == self._first_loss and not math.isfinite(value):

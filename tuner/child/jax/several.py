@@ -21,6 +21,7 @@ from .deferred import Deferred, real
 from .functions import CallWatch, JittedFunction
 from .groups import GUARD, Counted, Given, Group, Jax, Plan, UnfitError
 from .reads import ReadWatch
+from .screened import Screened
 from .steps import StepWatch
 from .types import Arguments, Call, Keywords
 
@@ -60,6 +61,7 @@ class SeveralWatch:
         self._reads = reads
         self._functions: weakref.WeakSet[_Waiting] = weakref.WeakSet()
         self._untold = 0
+        self._screened = Screened(session, steps)
         self._is_top_level: Callable[[], bool] = sys.modules["jax._src.core"].trace_state_clean
 
     def install(self) -> None:
@@ -94,9 +96,16 @@ class SeveralWatch:
     def tells(self, count: int) -> None:
         """So many steps were called: those count that don't wait, so that a block holds what was computed in it."""
         self._untold += count
-        run = self._untold - sum(each.waiting for each in self._functions)
+        waiting = sum(each.waiting for each in self._functions)
+        run = self._untold - waiting
+        self._screened.called(count)
+        if waiting and self._screened.is_on and (run > 0 or (self.counted.together and self._screened.is_enough)):
+            self.settle()  # each loss belongs to its step, and the script as written ends with this one
+            run = self._untold
         if run > 0:
             self._untold -= run
+            self.steps.weights.catch_up()
+            self._screened.run()
             self.session.step(FRAMEWORK, run)
 
     def sees(self, function: JittedFunction) -> bool:

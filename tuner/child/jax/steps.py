@@ -63,7 +63,7 @@ class StepWatch:
         self.beside: dict[str, int] = {}
         self.result: Any = None
         """What the step that is being counted gave: its loss is read from that."""
-        self._due = self._loss = cast(Any, None)
+        self._due = self.seen_loss = cast(Any, None)
         self.site = ""
         self._other_outputs = Outputs(self.leaves)
         self._sites: dict[str, EagerSite] = {}
@@ -224,7 +224,7 @@ class StepWatch:
             look_at_givers(self.leaves, (self.outputs, self._other_outputs), function, args, kwargs)
             self.outputs.put(function, result)
         if function is self._counting and not trace.updates:
-            self._loss = trace.loss_of(self.leaves(result))
+            self.seen_loss = trace.loss_of(self.leaves(result))
             self.site = trace.site or function.name
 
     # eager gradients
@@ -265,7 +265,7 @@ class StepWatch:
             return
         site = line_stack()
         if isinstance(self._counting, EagerSite) and self._counting.name == site:
-            self._loss, self.site = value, site
+            self.seen_loss, self.site = value, site
 
     def _gradient_begins(self, parameters: Callable[[], Sequence[Any]], given: Any) -> None:
         """A gradient is about to be taken: where no update is ever seen, one of others ends the step before."""
@@ -385,9 +385,14 @@ class StepWatch:
 
     def take_loss(self) -> tuple[float, str] | None:
         """The loss of the step that is being counted, and where it is taken; None where none is seen."""
-        value, self._loss = self._loss, None
-        site, newest, of = self.site, self._stepping, self._counting
+        value, site, devices = self.newest_loss()
+        self.seen_loss = None
+        number = number_of(value, devices)
+        return (number, site) if number is not None else None
+
+    def newest_loss(self) -> tuple[Any, str, int]:
+        """The same as JAX has it, and on how many devices each has its own."""
+        value, site, newest, of = self.seen_loss, self.site, self._stepping, self._counting
         if isinstance(newest, JittedFunction) and newest.last.gradients and (newest.last.updates or newest.carries):
             value, site, of = newest.last.loss_of(self.leaves(self.result)), newest.last.site or newest.name, newest
-        number = number_of(value, of.rows.devices if of is not None else 0)
-        return (number, site) if number is not None else None
+        return value, site, of.rows.devices if of is not None else 0
