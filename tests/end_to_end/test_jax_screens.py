@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tuner.analysis.accuracy import AccuracyLimits, is_settled, judge, untold
+from tuner.analysis.accuracy import AccuracyLimits, is_settled, judge, same_course, untold
 from tuner.analysis.checks import CheckKind, Pair
 from tuner.analysis.learning import Descent, descent_of
 from tuner.analysis.movement import MOVEMENT
@@ -72,6 +72,7 @@ def test_steps_that_run_together_keep_the_course_and_another_learning_rate_does_
     samples = [[at for at, _ in each.losses[0].points] for each in (written.measurement, own.measurement)]
     assert samples[0] == samples[1] == [32.0 * step for step in range(2, 102)]
     assert descent_of([written]) is not Descent.DOWN and untold(SEVERAL, [pair], LIMITS, SAMPLES) is not None
+    assert same_course([Pair(1, written, written)], LIMITS), "else no config is run"
     result = judge(SEVERAL, [pair], LIMITS, SAMPLES)
     assert result.verdict is Noninferiority.PASS, screened_text(result)
     course = [check for check in result.checks if check.kind is CheckKind.COURSE]

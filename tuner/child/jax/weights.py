@@ -44,9 +44,9 @@ class WeightWatch:
     def call_begins(self, function: JittedFunction, trace: Trace, args: Arguments, kwargs: Keywords) -> None:
         """Of a compiled function that takes gradients, as a former call has shown."""
         if self._movements.watching:
-            kind, given = self._gradients(trace, args, kwargs)
+            given = self._gradients(trace, args, kwargs)
             if given:
-                self._given(function, kind, given)
+                self._given(function, tuple(trace.weights), given)
 
     def eager_gradient(self, site: EagerSite, differentiated: Sequence[Any]) -> None:
         """About to be taken."""
@@ -57,15 +57,15 @@ class WeightWatch:
         """Of a compiled function that takes gradients, or applies updates."""
         if not self._movements.watching:
             return
-        kind, given = self._gradients(function.last, args, kwargs)
-        if given and kind not in self._of.get(function, {}):
-            self._watch(function, kind, given, may_begin=False)
+        kind = tuple(function.last.weights)
+        if kind and kind not in self._of.get(function, {}):
+            self._watch(function, kind, self._gradients(function.last, args, kwargs), may_begin=False)
         leaves = self._leaves(result)
         for group in self._groups:
             numbers = group.results.get(function)
             if numbers is not None and max(numbers) < len(leaves):
                 self._look(group, [leaves[number] for number in numbers])
-        arrays = ((leaf, number) for number, leaf in enumerate(leaves) if _is_weight(leaf))
+        arrays = ((leaf, number) for number, leaf in enumerate(leaves) if hasattr(leaf, "is_deleted"))
         self._made[function] = {id(leaf): (weakref.ref(leaf), number) for leaf, number in arrays}
 
     def catch_up(self) -> None:
@@ -75,11 +75,10 @@ class WeightWatch:
             if not (group.is_seen or any(leaf is None for leaf in leaves)):
                 self._look(group, leaves)
 
-    def _gradients(self, trace: Trace, args: Arguments, kwargs: Keywords) -> tuple[Hashable, list[list[Any]]]:
-        """What a call is given of each gradient, and what tells such calls from those of other traces."""
+    def _gradients(self, trace: Trace, args: Arguments, kwargs: Keywords) -> list[list[Any]]:
+        """What a call is given of each gradient; nothing where it isn't of this trace."""
         given = [list(leaves_at(self._leaves, args, kwargs, places)) for places in trace.weights]
-        are_there = [*map(len, given)] == [*map(len, trace.weights)]
-        return tuple(trace.weights), given if are_there else []
+        return given if [*map(len, given)] == [*map(len, trace.weights)] else []
 
     # groups
 
@@ -90,8 +89,8 @@ class WeightWatch:
             self._watch(owner, kind, given, may_begin=True)
         for watched in known or ():
             leaves = [given[watched.gradient][number] for number in watched.numbers]
-            self._notes_results(watched.group, leaves)
             if not (watched.group.is_seen and watched.group.has_newest(leaves)):
+                self._notes_results(watched.group, leaves)
                 self._look(watched.group, leaves)
 
     def _watch(self, owner: Owner, kind: Hashable, given: Sequence[Sequence[Any]], *, may_begin: bool) -> None:
@@ -165,10 +164,8 @@ class WeightWatch:
             values = sys.modules["numpy"].asarray(self._read(self._sample(list(map(real, leaves)))), "float64").tolist()
         finally:
             self.is_reading = False
-        ends = [0]
-        for leaf in leaves:
-            size = _size_of(leaf)
-            ends.append(ends[-1] + -(-size // stride(size)))
+        sizes = map(_size_of, leaves)
+        ends = [0, *itertools.accumulate(-(-size // stride(size)) for size in sizes)]
         return [values[start:end] for start, end in itertools.pairwise(ends)]
 
 
