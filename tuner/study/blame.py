@@ -31,6 +31,7 @@ from tuner.runner.plain.sitecustomize import BY_LIBRARY, SILENCED
 from tuner.runner.request import TrialRequest
 from tuner.storage.folder import RESOURCES
 from tuner.storage.records import read_resources
+from tuner.study.surroundings import is_import_error
 
 MARGIN_S = 10.0
 TIMES = 2.0
@@ -280,8 +281,11 @@ def _silenced(folder: Path) -> dict[str, bool]:
 def _may_explain(module: str, failed: Outcome) -> bool:
     """Whether a module may have to do with a failure: by its frames, the code that they show, or what was raised.
 
-    Most scripts that import a tracker fail without it. Where there is no traceback nothing tells.
+    Most scripts that import a tracker fail without it. Where there is no traceback nothing tells. That it can't be
+    imported isn't for being off.
     """
+    if is_import_error(failed):
+        return False
     lines = failed.traceback_text.splitlines()
     frame, code = re.compile(rf'  File ".*-packages/{module}/'), re.compile(rf"  .*(?<![\w./-]){module}\.")
     raised = re.compile(rf"(?! ).*(?<![\w-]){module}\b", re.IGNORECASE)

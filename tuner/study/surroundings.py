@@ -33,6 +33,12 @@ _ANSWER = re.compile(r"EOFError: EOF when reading a line")
 _TERMINAL = re.compile(r"\bstty\b|\btermios\.error\b|Inappropriate ioctl for device|\b_curses\.error\b")
 """Of scripts that ask how wide the terminal is, often for a progress bar."""
 _TRACKER = re.compile(r'^  File "[^"\n]*/(wandb|comet_ml|neptune|swanlab|clearml|mlflow)/', re.MULTILINE)
+_IMPORT = re.compile(r"(?:ModuleNotFoundError|ImportError):")
+
+
+def is_import_error(failed: Outcome) -> bool:
+    """Whether an import ended it. What lacks a library, or has another version of it, does so switched off or on."""
+    return _IMPORT.match(failed.detail) is not None
 
 
 def surroundings_error(outcome: Outcome, device: Device) -> UserScriptError | None:
@@ -69,7 +75,7 @@ def surroundings_error(outcome: Outcome, device: Device) -> UserScriptError | No
             "python train.py < /dev/null > out.txt shows the same; shutil.get_terminal_size() gives a width with a"
             " terminal and without"
         )
-    elif tracker := _TRACKER.search(text):
+    elif (tracker := _TRACKER.search(text)) and not is_import_error(outcome):
         message = f"the script fails in {tracker[1]}, which is switched off in trials: {detail}"
         hint = f"leave {tracker[1]} out by an argument of the script: trials are no experiments of yours"
     else:

@@ -96,6 +96,13 @@ IN_THE_TRACKER = """Traceback (most recent call last):
     raise KeyError(key)
 KeyError: 'accuracy'
 """
+WITHOUT_A_LIBRARY = """Traceback (most recent call last):
+  File "/home/me/train.py", line 3, in <module>
+    import wandb
+  File "/x/site-packages/wandb/__init__.py", line 22, in <module>
+    from opentelemetry import trace
+ModuleNotFoundError: No module named 'opentelemetry'
+"""
 OF_THE_TRACKER = """Traceback (most recent call last):
   File "/home/me/train.py", line 3, in <module>
     number = int(wandb.run.name.split("-")[-1])
@@ -106,8 +113,11 @@ NAMED = BY_THE_SCRIPT.replace("mat1 and mat2", "no such file: '/home/me/wandb/la
 
 @pytest.mark.parametrize(
     ("trace", "may_explain"),
-    [(BY_THE_SCRIPT, False), (IN_THE_TRACKER, True), (OF_THE_TRACKER, True), (NAMED, True), ("", True)],
-)
+    [
+        (BY_THE_SCRIPT, False), (WITHOUT_A_LIBRARY, False), (IN_THE_TRACKER, True), (OF_THE_TRACKER, True),
+        (NAMED, True), ("", True),
+    ],
+)  # fmt: skip
 def test_a_tracker_that_is_off_under_plain_python_as_well_may_explain_what_goes_through_it(
     tmp_path: Path, trace: str, may_explain: bool
 ) -> None:

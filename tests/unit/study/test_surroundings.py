@@ -82,6 +82,16 @@ def test_a_tracker_that_is_off() -> None:
     assert error is not None and "fails in wandb" in error.message
 
 
+@pytest.mark.parametrize(
+    "raised",
+    ["ModuleNotFoundError: No module named 'opentelemetry'", "ImportError: cannot import name 'x' from 'wandb.apis'"],
+)
+def test_a_tracker_that_cannot_be_imported_is_not_in_the_way_for_being_off(raised: str) -> None:
+    """One that is on lacks the same."""
+    text = f'  File "/env/site-packages/wandb/__init__.py", line 22, in <module>\n    import x\n{raised}'
+    assert surroundings_error(failed(text), cpu_device()) is None
+
+
 @pytest.mark.parametrize("text", ["KeyError: 'image'", "ValueError: invalid device", "FileNotFoundError: data.csv"])
 def test_anything_else(text: str) -> None:
     assert surroundings_error(failed(text), cpu_device()) is None
