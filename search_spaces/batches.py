@@ -16,6 +16,7 @@ LARGER = (2, 4, 8, 16)
 """So many times the effective batch are tried beside it."""
 LEAST_OF_EPOCH = 0.95
 """Of the samples of an epoch so many have to be left where whole batches alone are trained on."""
+LEAVES_OUT = f"whole batches of a larger size would leave out more than {1 - LEAST_OF_EPOCH:.0%} of an epoch's samples"
 
 
 def keeps(knowledge: Knowledge) -> bool:
@@ -78,12 +79,16 @@ def larger_batch_sizes(known: Known) -> Sequence[Value]:
     The script's own accumulation stays where it can't be turned. Elsewhere a larger batch is computed whole: parts of
     it would give back what it gains.
     """
+    return [size for size in _sizes_that_fit(known) if _keeps_epoch(size, known)]
+
+
+def _sizes_that_fit(known: Known) -> list[int]:
+    """Multiples of the effective batch of which there is one in an epoch at least."""
     knowledge = known.knowledge
     whole = _largest_kept(knowledge)
     steps = samples_per_step(knowledge.as_written) // whole
     largest = _rows(known) or whole * steps * max(LARGER)
-    sizes = [whole * factor for factor in LARGER if whole * factor * steps <= largest]
-    return [size for size in sizes if _keeps_epoch(size, known)]
+    return [whole * factor for factor in LARGER if whole * factor * steps <= largest]
 
 
 def _rows(known: Known) -> int | None:
@@ -121,7 +126,9 @@ def larger_refuses(known: Known) -> str:
         return "the loss is a sum over the batch: a larger one would change the size of its steps"
     if knowledge.unit == "steps":
         return "steps are counted, and not their samples: batches of other sizes can't be compared"
-    return _counted(knowledge)
+    fitting = _sizes_that_fit(known)
+    lost = LEAVES_OUT if fitting and not any(_keeps_epoch(size, known) for size in fitting) else ""
+    return _counted(knowledge) or lost
 
 
 def _largest_kept(knowledge: Knowledge) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support import worlds
 
+from search_spaces.batches import LEAVES_OUT
 from search_spaces.keras import SPACE as KERAS
 from search_spaces.torch import SPACE
 from tuner.child.counts import EpochUse
@@ -171,8 +172,10 @@ def test_a_larger_batch_keeps_what_an_epoch_trains_on() -> None:
     assert larger(both(epoch=without_last, dataset_len=10_000)) == (128, 256, 512)
     exactly = EpochUse(batches=20, samples=1280.0)
     assert larger(both(epoch=exactly, dataset_len=1280)) == (128, 256)  # two of 512 may be all that is left
-    of_fewer = EpochUse(batches=5, samples=320.0)
-    assert larger(both(epoch=of_fewer)) == ()
+    of_fewer = both(epoch=EpochUse(batches=5, samples=320.0))
+    assert larger(of_fewer) == () and of_fewer.no_larger == LEAVES_OUT  # two of 128 samples fit
+    of_one = both(epoch=EpochUse(batches=1, samples=64.0), dataset_len=100)
+    assert larger(of_one) == () and of_one.no_larger == "no larger batch fits into an epoch"
 
 
 def test_a_larger_batch_of_one_of_several_ranks_fits_into_its_own_part_of_an_epoch() -> None:
