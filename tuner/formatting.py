@@ -16,6 +16,8 @@ AS_WRITTEN = "as written"
 _SKIPS_SHOWN = 0.005
 """From this share of skipped steps on a trial's result says so."""
 _WAIT_SHOWN = 0.05
+_ROUGH = 1.5
+"""A rate by itself whose interval ends at more than so many times its beginning is told as approximate."""
 _BESIDE = {Phase.SEARCH: AS_WRITTEN, Phase.ANCHOR: "of the process that is kept alive"}
 """Whose rate stands beside that of a trial which took turns."""
 BOUND_TEXT = {
@@ -64,7 +66,8 @@ def result_text(trial: Trial) -> str:
     if not outcome.complete or measurement is None:
         kind = str(outcome.kind)
         return f"{kind}: {outcome.reason}" if outcome.reason else kind
-    text = rate_text(measurement.rate, measurement.unit)
+    rough = measurement.reference is None and measurement.high > _ROUGH * measurement.low
+    text = f"{'~' if rough else ''}{rate_text(measurement.rate, measurement.unit)}"
     if trial.phase in _BESIDE and measurement.reference is not None:
         text += f" beside {number_text(measurement.reference.rate)} {_BESIDE[trial.phase]}"
     if (measurement.data_wait_share or 0.0) >= _WAIT_SHOWN:
