@@ -66,7 +66,8 @@ def result_text(trial: Trial) -> str:
     if not outcome.complete or measurement is None:
         kind = str(outcome.kind)
         return f"{kind}: {outcome.reason}" if outcome.reason else kind
-    rough = measurement.reference is None and measurement.high > _ROUGH * measurement.low
+    alone = measurement.reference is None and not measurement.turns  # by turns the gain has an interval of its own
+    rough = alone and measurement.high > _ROUGH * measurement.low
     text = f"{'~' if rough else ''}{rate_text(measurement.rate, measurement.unit)}"
     if trial.phase in _BESIDE and measurement.reference is not None:
         text += f" beside {number_text(measurement.reference.rate)} {_BESIDE[trial.phase]}"

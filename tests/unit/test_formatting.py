@@ -50,3 +50,5 @@ def test_a_rate_by_itself_that_its_blocks_leave_open_is_told_as_approximate(low:
     beside = replace(measurement, reference=Reference(279.0, Ratio(1.0, 0.9, 1.1), 20))
     by_turns = replace(trial, phase=Phase.SEARCH, outcome=replace(outcome, measurement=beside))
     assert result_text(by_turns).startswith("279 samples/s"), "its gain has an interval of its own"
+    written = replace(trial, phase=Phase.FINALS, outcome=replace(outcome, measurement=replace(measurement, turns=13)))
+    assert result_text(written) == "279 samples/s", "so has the run that it took turns with"
