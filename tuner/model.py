@@ -277,9 +277,9 @@ class Trial:
     """One config evaluated once. ``why`` says for people in a few words what it is for; nothing depends on it.
 
     ``group`` holds the numbers of the trials whose configs this run compares: the finalists in the finals, the
-    candidate in a screen. It is empty elsewhere, and in the baseline's runs of a screen, which all candidates share.
-    A run of the finals has its ``round``, from 1; one of a screen the ``seed`` that it trains on, and the number of
-    ``samples``; a probe's run the ``side`` of the loop.
+    candidate in a screen; in an anchor that of the disturbed run of the baseline in whose place it is. Elsewhere, and
+    in the baseline's runs of a screen, which all candidates share, it is empty. A run of the finals has its ``round``,
+    from 1; one of a screen its ``seed`` and the number of ``samples``; a probe's run the ``side`` of the loop.
     """
 
     number: int

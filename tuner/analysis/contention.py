@@ -96,6 +96,17 @@ def disturbance(outcome: Outcome, host: Host) -> tuple[bool, float]:
     return card is not None and bool(card.throttle_reasons & SLOWED), max(busy, on_card)
 
 
+def is_calmer(measurement: Measurement, other: Measurement) -> bool:
+    """Whether others disturbed one of two runs of the script as written less: its card, or else its cores."""
+    return _taken(measurement) < _taken(other)
+
+
+def _taken(measurement: Measurement) -> tuple[bool, float, float]:
+    card = measurement.card
+    on_card = (bool(card.throttle_reasons & SLOWED), card.foreign_share or 0.0) if card is not None else (False, 0.0)
+    return *on_card, measurement.foreign_cpus
+
+
 def own_cpus(runs: Iterable[Measurement]) -> float:
     """The cores that runs of one config use themselves, in the median."""
     return statistics.median(run.cpu_s_per_sample * run.rate for run in runs)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from tuner.analysis.cold_start import with_cold_starts
-from tuner.analysis.contention import MOVED
+from tuner.analysis.contention import MOVED, is_calmer
 from tuner.errors import ObjectiveError
 from tuner.model import SIDELINES, Block, Measurement, Outcome, Phase, Reference, Shift, Trial
 from tuner.objective import Objective
@@ -170,8 +170,26 @@ def _without_reference(trial: Trial) -> Trial:
     return replace(trial, outcome=replace(trial.outcome, measurement=measurement))
 
 
+def runs_as_written(trials: Iterable[Trial]) -> list[Trial]:
+    """The baseline and the anchors that were measured, in the order of their numbers, by which others are held.
+
+    One that others disturbed isn't among them where an anchor that was measured in its place (its ``group``) is calmer.
+    """
+    runs = {trial.number: trial for trial in trials if trial.phase in _ANCHORS and trial.measurement is not None}
+    replaced = {
+        number for run in runs.values() for number in run.group
+        if number in runs and is_calmer(_measured(run), _measured(runs[number]))
+    }  # fmt: skip
+    return [runs[number] for number in sorted(runs.keys() - replaced)]
+
+
+def _measured(run: Trial) -> Measurement:
+    assert run.measurement is not None
+    return run.measurement
+
+
 class BaselineTrack:
-    """The baseline's score over a study, from its runs (the baseline and the anchors): a machine drifts.
+    """The baseline's score over a study, from its runs (``runs_as_written``): a machine drifts.
 
     A trial that took turns with the script as written is held against that, and drifts with it (see ``against_fresh``).
 
@@ -188,10 +206,9 @@ class BaselineTrack:
         self._beside_it = {trial.number for trial in trials if reference_of(trial) is not None}
         self._blocks = [run.blocks for run in runs if run is not None]
         self._unit = next((run.unit for run in runs if run is not None), None)
-        alike = [t for t in trials if t.phase in _ANCHORS and t.measurement and t.measurement.unit == self._unit]
-        self._runs = sorted(alike, key=lambda run: run.number)
-        scores = ((t.number, score_of(t.outcome, objective)) for t in alike)
-        self._anchors = sorted((number, score) for number, score in scores if score is not None)
+        self._runs = [run for run in runs_as_written(trials) if _measured(run).unit == self._unit]
+        scores = ((run.number, score_of(run.outcome, objective)) for run in self._runs)
+        self._anchors = [(number, score) for number, score in scores if score is not None]
 
     def gain(self, trial: Trial | None) -> float | None:
         """The trial's ratio to the baseline's score at its number, above 1 for better.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tuner.analysis.comparison import failed_in
 from tuner.analysis.contention import MOVED, contamination
+from tuner.analysis.gain import runs_as_written
 from tuner.analysis.tiers import best_of_tiers
 from tuner.formatting import config_text
 from tuner.model import Phase, Winner
@@ -66,7 +67,7 @@ def _baseline_disturbed(study: StudyContext) -> str:
     best = study.best
     if best is None or not best.config or best.measurement is None or best.measurement.reference is not None:
         return ""
-    runs = [trial for trial in study.trials if trial.phase in (Phase.BASELINE, Phase.ANCHOR) and trial.measurement]
+    runs = runs_as_written(study.trials)
     before, after = ([run for run in runs if (run.number < best.number) is is_before] for is_before in (True, False))
     outcomes = [run.outcome for run in (*before[-1:], *after[:1]) if run.outcome is not None]
     return next(filter(None, (contamination(outcome, study.plan.host) for outcome in outcomes)), "")

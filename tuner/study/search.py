@@ -63,10 +63,12 @@ def search(study: StudyContext, sampler: Sampler) -> str:
         # The first isn't concluded by a measure which has changed, though a machine's moods may explain it as well.
         if hurried or (enough and (ahead.lacking or not _has_moved(study, MOVED))):
             return ahead.lacking or enough or hurried
-        is_due = after_a_pause or _since_baseline(study) >= plan.anchor_every or _is_unsure(study)
+        unsure = _unsure_by(study)
+        is_due = after_a_pause or _since_baseline(study) >= plan.anchor_every or unsure is not None
         if enough or is_due or _has_moved(study, SUSPECT):
             after_a_pause = False
-            _look_at(study, study.run(NewTrial(Phase.ANCHOR, BASELINE, "drift check")))
+            in_place_of = (unsure.number,) if unsure is not None else ()
+            _look_at(study, study.run(NewTrial(Phase.ANCHOR, BASELINE, "drift check", group=in_place_of)))
             continue
         assert ahead.proposal is not None
         if ahead.missed and ahead.missed not in missed:
@@ -147,19 +149,20 @@ def _since_baseline(study: StudyContext) -> float:
     return since
 
 
-def _is_unsure(study: StudyContext) -> bool:
-    """Whether a trial without turns was calm, and the last run of the script as written before it wasn't: the gain is
-    as rough as that run. On a machine where two runs of it in a row were disturbed a third would be no better.
+def _unsure_by(study: StudyContext) -> Trial | None:
+    """The last run of the script as written, where it was disturbed and a trial without turns after it was calm: the
+    gain is as rough as that run. On a machine where two runs of it in a row were disturbed a third would be no better.
     """
     runs = [trial for trial in study.trials if trial.phase in (Phase.BASELINE, Phase.ANCHOR) and trial.outcome]
     disturbed = [bool(trial.outcome and contamination(trial.outcome, study.plan.host)) for trial in runs[-2:]]
     if disturbed not in ([True], [False, True]):
-        return False
+        return None
     since = [trial for trial in study.searched if trial.number > runs[-1].number and trial.measurement]
-    return any(
+    calm = any(
         trial.outcome is not None and reference_of(trial) is None and not contamination(trial.outcome, study.plan.host)
         for trial in since
     )
+    return runs[-1] if calm else None
 
 
 def _has_moved(study: StudyContext, by: float) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.analysis.gain import BaselineTrack, against_fresh, gain, is_drawn, score_of
+from tuner.analysis.gain import BaselineTrack, against_fresh, gain, is_drawn, runs_as_written, score_of
 from tuner.errors import ObjectiveError
 from tuner.model import BASELINE, Block, Measurement, Outcome, OutcomeKind, Phase, Ratio, Reference, Shift, Trial
 from tuner.objective import Objective
@@ -177,3 +177,20 @@ def test_a_gain_that_is_not_the_quotient_of_the_rates_beside_it_is_known(
     if drawn and interval is not None and interval.ratio > 0:
         shown = BaselineTrack([_trial(0, 742.0, Phase.BASELINE), trial], MORE).gain(trial)
         assert shown is not None and abs(math.log(shown)) < abs(math.log(interval.ratio)) - 0.02
+
+
+@pytest.mark.parametrize(
+    ("foreign_cpus", "numbers"), [(0.1, [2, 5]), (6.0, [0, 2, 5]), (None, [0, 5])], ids=["calm", "alike", "failed"]
+)
+def test_an_anchor_takes_the_place_of_a_disturbed_run_that_it_is_calmer_than(
+    foreign_cpus: float | None, numbers: list[int]
+) -> None:
+    def run(number: int, phase: Phase, foreign_cpus: float, group: tuple[int, ...] = ()) -> Trial:
+        outcome = Outcome(OutcomeKind.COMPLETE, measurement=replace(MEASURED, foreign_cpus=foreign_cpus))
+        return Trial(number, phase, BASELINE, outcome=outcome, group=group)
+
+    again = run(2, Phase.ANCHOR, foreign_cpus or 0.0, (0,))
+    if foreign_cpus is None:
+        again = replace(again, outcome=Outcome(OutcomeKind.CRASHED))
+    trials = [run(5, Phase.ANCHOR, 7.0), again, _trial(1, 130.0), run(0, Phase.BASELINE, 6.0)]
+    assert [trial.number for trial in runs_as_written(trials)] == numbers
