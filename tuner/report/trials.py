@@ -47,12 +47,15 @@ class TrialsReport:
 
     def gain(self, trial: Trial) -> float | None:
         """The trial's ratio to the baseline at that time, above 1 for better: in the finals that of its round, by which
-        they are decided.
+        they are decided; in a screen that of the same seed, which trains as long.
         """
-        if trial.phase is not Phase.FINALS:
+        if trial.phase not in (Phase.FINALS, Phase.SCREEN):
             return self._track.gain(trial)
         if not trial.config:
             return 1.0 if self.score(trial) is not None else None
+        if trial.phase is Phase.SCREEN:
+            own, written = self.score(trial), self.score(self._as_written_beside(trial))
+            return gain_of(own, written, self.objective) if own is not None and written is not None else None
         same_round = (t for t in self.trials if t.phase is Phase.FINALS and _round(t) == _round(trial))
         found = round_of(next((t for t in same_round if not t.config), None), trial, self.objective)
         return gain_of(found.scores[1], found.scores[0], self.objective) if found is not None else None
@@ -65,11 +68,16 @@ class TrialsReport:
         """As from which share of the samples a run of a screen learned, against the script as written on its seed."""
         if trial.phase is not Phase.SCREEN or not trial.config or trial.outcome is None:
             return None
-        for other in self.trials:
-            alike = (other.phase, other.seed, other.samples) == (trial.phase, trial.seed, trial.samples)
-            if alike and not other.config and other.outcome is not None:
-                return least_efficiency(other.outcome, trial.outcome)
-        return None
+        written = self._as_written_beside(trial)
+        if written is None or written.outcome is None:
+            return None
+        return least_efficiency(written.outcome, trial.outcome)
+
+    def _as_written_beside(self, screen: Trial) -> Trial | None:
+        """The run of the script as written on the seed and the samples of a run of a screen; None before it ended."""
+        key = (screen.phase, screen.seed, screen.samples)
+        alike = (t for t in self.trials if (t.phase, t.seed, t.samples) == key and not t.config)
+        return next((trial for trial in alike if trial.outcome is not None), None)
 
     def table(self) -> Table:
         """A row a trial; a ~ marks an approximate gain: the baseline drifted around the trial, or its turns scatter.

@@ -11,6 +11,8 @@ from tuner.model import BASELINE, Config, Phase, Ratio, Reference, Trial
 from tuner.progress.state import row_of
 from tuner.report.trials import DRAWN_TEXT, TrialsReport
 
+FASTER = Config(precision="bf16")
+
 
 @pytest.mark.parametrize(("low", "high", "told"), [(0.6, 2.36, "~1.12x"), (1.17, 1.21, "1.19x")])
 def test_a_rough_gain_has_its_sign_in_lines_and_tables(low: float, high: float, told: str) -> None:
@@ -23,3 +25,17 @@ def test_a_rough_gain_has_its_sign_in_lines_and_tables(low: float, high: float, 
     report = TrialsReport(trials, worlds.OBJECTIVE)
     assert row_of(trial, report.gain(trial), best=False).gain == told == report.table().rows[1][4]
     assert (DRAWN_TEXT in report.footnotes()) is told.startswith("~")
+
+
+def test_a_run_of_a_screen_is_held_against_the_script_as_written_on_its_seed() -> None:
+    """It trains from the first step, where episodes are short, say: as written that read 2.75 times as fast."""
+    rates = {(BASELINE, 1): 275.0, (FASTER, 1): 330.0, (BASELINE, 2): 500.0, (FASTER, 2): 400.0}
+    screens = [
+        Trial(number, Phase.SCREEN, config, outcome=worlds.measured(rate), seed=seed, samples=600)
+        for number, ((config, seed), rate) in enumerate(rates.items(), 1)
+    ]
+    alone = Trial(9, Phase.SCREEN, FASTER, outcome=worlds.measured(400.0), seed=2, samples=2400)
+    baseline = Trial(0, Phase.BASELINE, BASELINE, outcome=worlds.measured(100.0))
+    report = TrialsReport([baseline, *screens, alone], worlds.OBJECTIVE)
+    assert [report.gain(trial) for trial in screens] == pytest.approx([1.0, 1.2, 1.0, 0.8])
+    assert report.gain(alone) is None, "over other samples nothing was run as written"
