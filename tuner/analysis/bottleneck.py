@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tuner.analysis.contention import MOVED, Host, contamination_of
+from tuner.analysis.gain import runs_as_written
 from tuner.knowledge import Knowledge
-from tuner.model import BASELINE, Config, Measurement, Phase, Side, Trial
+from tuner.model import BASELINE, Config, Measurement, Side, Trial
 from tuner.space.resolved import ResolvedSpace
 
 INPUT_SHARE = 0.15
@@ -144,18 +145,13 @@ def _half_width(run: Measurement) -> float:
 
 
 def bottleneck_of(trials: Iterable[Trial], host: Host | None = None) -> Bottleneck | None:
-    """From a study's trials: its baseline, and the sides that its probe measured. None where either is lacking.
+    """From a study's trials: its baseline, or what was measured in its place, and the sides that its probe measured.
 
-    ``host``: see ``find_bottleneck``.
+    None where either is lacking. ``host``: see ``find_bottleneck``.
     """
-    real: Measurement | None = None
-    measured: dict[Side, Measurement] = {}
-    for trial in trials:
-        measurement = trial.measurement
-        if measurement is not None and trial.side is not None:
-            measured[trial.side] = measurement
-        elif trial.phase is Phase.BASELINE:
-            real = measurement
+    trials = list(trials)
+    real = next((run.measurement for run in runs_as_written(trials)), None)
+    measured = {t.side: t.measurement for t in trials if t.side is not None and t.measurement is not None}
     return find_bottleneck(real, measured, host) if real is not None and measured else None
 
 

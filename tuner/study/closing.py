@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tuner.analysis.bottleneck import bottleneck_of
 from tuner.analysis.comparison import failed_in
 from tuner.analysis.contention import MOVED, contamination
 from tuner.analysis.gain import runs_as_written
@@ -41,7 +42,8 @@ def result_of(
     return StudyResult(
         study=facts_of(study.plan), trials=tuple(study.trials), winner=winner, best=best,
         best_gain=track.gain(best), why=why, seconds=study.budget.elapsed(study.clock()), interrupted=interrupted,
-        screened=study.screened, shifts=tuple(track.shifts(MOVED)), bottleneck=study.bottleneck,
+        screened=study.screened, shifts=tuple(track.shifts(MOVED)),
+        bottleneck=bottleneck_of(study.trials, study.plan.host) if study.bottleneck is not None else None,
         space=space.space.name if space is not None else "",
         left_out=dict(space.left_out) if space is not None else {}, tiers=tiers.of_knobs,
         bests=best_of_tiers(
