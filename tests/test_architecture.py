@@ -65,7 +65,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
         "renames whole_paths folders carried mapped",
         "python_files",
         "adapter",
-        "numpy formats torch tensorflow jax",
+        "numpy formats parsers torch tensorflow jax",
         "keras grain",
         "adapters",
         "hooks",

@@ -49,7 +49,7 @@ _SENT_WHERE_SEEN = frozenset({
 So ``dataset_len``: a stream has no length, and must not get that of the data which another argument brings.
 """
 _OF_THE_PARSER = frozenset({"options", "option_flags", "arguments"})
-"""What the script's argparse tells of its own options in each run, also where a run has nothing else to tell."""
+"""What the script's parser tells of its own options in each run, also where a run has nothing else to tell."""
 
 
 KEEP, FREE, BOTH = "keep", "free", "both"
@@ -90,7 +90,7 @@ def first_knowledge(bound: Bound) -> Knowledge:
 def with_arguments(knowledge: Knowledge, bound: Bound) -> Knowledge:
     """What the baseline showed, with what the arguments say of the bound knobs.
 
-    A knob that the arguments give no value has the one that the child observed, else the one that the script's argparse
+    A knob that the arguments give no value has the one that the child observed, else the one that the script's parser
     held (``knowledge.arguments``). Raises ``UsageError`` where neither shows it.
     """
     as_written, left_out = dict(knowledge.as_written), dict(knowledge.left_out)

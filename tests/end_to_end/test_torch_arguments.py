@@ -15,6 +15,8 @@ from support.torch_trials import begin
 from torch.utils.data import DataLoader, TensorDataset
 
 from tuner.child import arguments
+from tuner.child.adapter import instrument
+from tuner.child.adapters import ADAPTERS
 
 __all__ = ["begin"]
 TRAIN = """
@@ -117,6 +119,9 @@ def test_an_argument_that_a_script_reads_by_itself_is_told_to_be_bound(
 def test_an_option_of_clicks_is_told_to_be_bound(begin: Callable[..., Any]) -> None:
     """It isn't among the arguments where its default is taken."""
     trial = begin()
+    arguments.install(trial.session)
+    [adapter] = [made for make in ADAPTERS if "click.core" in (made := make(trial.session)).libraries]
+    instrument(trial.session, adapter, click.core)
 
     @click.command()
     @click.option("-b", "--batch-size", default=20)

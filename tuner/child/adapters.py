@@ -10,9 +10,10 @@ from .grain.adapter import GrainAdapter
 from .jax.adapter import JaxAdapter
 from .keras.adapter import KerasAdapter
 from .numpy.adapter import NumpyAdapter
+from .parsers import ParsersAdapter
 from .session import Session
 from .torch.adapter import TorchAdapter
 
 ADAPTERS: list[Callable[[Session], Adapter]] = [
-    NumpyAdapter, FormatsAdapter, TorchAdapter, KerasAdapter, JaxAdapter, GrainAdapter,
+    NumpyAdapter, FormatsAdapter, ParsersAdapter, TorchAdapter, KerasAdapter, JaxAdapter, GrainAdapter,
 ]  # fmt: skip

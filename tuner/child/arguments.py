@@ -1,9 +1,12 @@
-"""The script's own command-line options: seen through argparse, and set there where a knob is bound to one."""
+"""The script's own command-line options: seen through its parser, and set there where a knob is bound to one."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from .applied import Effect
@@ -25,21 +28,21 @@ class _Option:
 
 
 def install(session: Session) -> None:
-    """Watches argparse; sets the options that the baseline found to be a knob's own."""
+    """Watches argparse, as ``parsers.py`` does other parsers; sets what the baseline found to be a knob's own."""
     if not session.uses(Watch.ARGUMENTS):
         return
-    options = ArgparseOptions(session)
+    options = ParserOptions(session)
     session.options = options
     for knob in options.bound:
         session.knobs.delegate(knob)
     if session.applied is not None and options.bound:
         session.applied.attend(options.effects)
-    if session.measuring or options.bound:
+    if options.is_wanted:
         patch(argparse.ArgumentParser, "parse_known_args", options.parsing)
 
 
-class ArgparseOptions(ScriptOptions):
-    """What argparse has parsed, by destination. ``bound``: knob → destination of the option that it is set by."""
+class ParserOptions(ScriptOptions):
+    """What parsers have parsed, by destination. ``bound``: knob → destination of the option that it is set by."""
 
     def __init__(self, session: Session) -> None:
         request = session.request
@@ -57,19 +60,33 @@ class ArgparseOptions(ScriptOptions):
 
         def parse_known_args(parser: Any, args: Any = None, namespace: Any = None) -> Any:
             parsed, rest = original(parser, args, namespace)
-            destinations = {action.dest for action in parser._actions}
-            for knob, dest in self.bound.items():
-                if dest in destinations and type(getattr(parsed, dest, None)) is int:
-                    self._compare(knob, getattr(parsed, dest))
-                    setattr(parsed, dest, self._given[knob])
-                    self._applied.add(knob)
-            for action in parser._actions:
-                value = getattr(parsed, action.dest, None)
-                if action.option_strings and isinstance(value, (bool, int, float, str)):
-                    self._seen[action.dest] = _Option(action.option_strings[-1], value)
+            options = {
+                action.dest: (action.option_strings[-1] if action.option_strings else "", getattr(parsed, action.dest))
+                for action in parser._actions if hasattr(parsed, action.dest)
+            }  # fmt: skip
+            self.parsed(options, partial(setattr, parsed))
             return parsed, rest
 
         return parse_known_args
+
+    @property
+    def is_wanted(self) -> bool:
+        """As ``ScriptOptions.is_wanted``."""
+        return self._session.measuring or bool(self.bound)
+
+    def parsed(self, options: Mapping[str, tuple[str, Any]], put: Callable[[str, Value], None]) -> None:
+        """Sets the bound ones to the config's values, and remembers all."""
+        values = {dest: value for dest, (_, value) in options.items()}
+        for knob, dest in self.bound.items():
+            if type(values.get(dest)) is int:
+                self._compare(knob, values[dest])
+                with contextlib.suppress(Exception):  # a rule of the script's own, which its parser keeps
+                    put(dest, self._given[knob])
+                    values[dest] = self._given[knob]
+                    self._applied.add(knob)
+        for dest, (flag, _) in options.items():
+            if flag and isinstance(values[dest], (bool, int, float, str)):
+                self._seen[dest] = _Option(flag, values[dest])
 
     def _compare(self, knob: str, told: int) -> None:
         """Says of an applied run whose script was told another batch than the one that the profile was proven with."""
@@ -82,7 +99,7 @@ class ArgparseOptions(ScriptOptions):
         )
 
     def value(self, knob: str) -> Value | None:
-        """What argparse holds for the option of the knob's name, None where it knows of none."""
+        """What its parser holds for the option of the knob's name, None where it knows of none."""
         option = self._named(knob)
         return None if option is None else option.value
 

@@ -11,12 +11,9 @@ passes of a step together, and hardly ever more than that. What the baseline pro
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from .counts import RowPlace
 from .evidence import Finding
@@ -239,8 +236,8 @@ class OwnBatches:
             )
 
     def _option(self) -> tuple[str, object]:
-        """An option that is called as the knob is, up to its value, and that: argparse's, click's, or one among the
-        arguments of a script that reads these by itself, in one word or in two.
+        """An option that is called as the knob is, up to its value, and that: its parser's, or one among the
+        arguments of a script that reads these by itself, in one word or in two; none is "".
         """
         options, argv = self.session.options, self.session.request.argv
         if options.value(KNOB) is not None:
@@ -249,7 +246,7 @@ class OwnBatches:
             flag, sign, value = argument.partition("=")
             if flag.startswith("--") and is_named(flag[2:], KNOB) and (value if sign else following).isdecimal():
                 return f"{flag}{sign or ' '}", int(value if sign else following)
-        return _of_click()
+        return "", None
 
     def _alike(self, chosen: _Tally) -> list[RowPlace]:
         """The place that was counted, and others that held as much: another batch size may show which one it is."""
@@ -277,14 +274,3 @@ class OwnBatches:
 def _rank(tally: _Tally) -> tuple[int, bool, int]:
     """The likeliest place first: one row a sample, whole in single passes, the first dimension, the first seen."""
     return tally.place.rows_per_sample, not tally.whole, tally.place.dimension
-
-
-def _of_click() -> tuple[str, object]:
-    """As ``OwnBatches._option``, of the command of click's, or typer's, that runs now."""
-    with suppress(Exception):  # none runs, or this version has it elsewhere
-        context: Any = sys.modules["click"].get_current_context()
-        for option in context.command.params:
-            flag = max(option.opts, key=len)
-            if flag.startswith("--") and is_named(option.name, KNOB):
-                return f"{flag}=", context.params[option.name]
-    return "", None

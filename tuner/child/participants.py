@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from .words import Value
 
@@ -77,6 +77,18 @@ class ClockHooks(Protocol):
 
 class ScriptOptions(Protocol):
     """The options that the script itself has for knobs."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether what a parser of the script's has parsed is to be told by ``parsed``."""
+        return False
+
+    def parsed(self, options: Mapping[str, tuple[str, Any]], put: Callable[[str, Value], None]) -> None:
+        """A parser has these, by their names: the flag ("" of an argument without one) and the value.
+
+        ``put`` gives one another value before the script reads it; it may raise where the parser refuses that.
+        """
+        return
 
     def value(self, knob: str) -> Value | None:
         """What the option of the knob's name holds; None where there is none."""

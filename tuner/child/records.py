@@ -78,8 +78,8 @@ class Knowledge:
     ``precisions``, ``optimizer_choices``, ``attention_choices``: values that the device, the optimizers and PyTorch's
     attention offer. ``emulated_precisions``: those that the device has no instructions for.
     ``compile_choices``: what may be compiled besides all of a model, by its blocks and its shapes.
-    ``options``: knob → destination of the script's own argparse option, ``option_flags`` its flag; ``arguments``: knob
-    bound to an argument → what argparse holds. ``remarks``: what the script's author should know.
+    ``options``: knob → destination of the script's own option, ``option_flags`` its flag; ``arguments``: knob
+    bound to an argument → what its parser holds. ``remarks``: what the script's author should know.
     ``set_apart``: of what came between steps, such as a validation, "all", "some" or "nothing" was set apart.
     ``wait_is_unseen``: nothing shows when the loop waits for its data. ``unseen_samples``: those, in the ``unit``, that
     may have lain ready before the window, where nothing shows how many did. ``epoch``: what an epoch begins with.

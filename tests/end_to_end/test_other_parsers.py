@@ -1,0 +1,70 @@
+"""Options that a script reads by absl's flags or click: they are knobs as argparse's are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.jax_scripts import SCRIPTS
+
+WRITTEN = "STEPS, BATCH = int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 20"
+ABSL = """
+from absl import flags
+flags.DEFINE_integer("batch_size", 20, "", short_name="b")
+flags.DEFINE_integer("steps", 30, "")
+flags.register_validator("batch_size", lambda size: size % 5 == 0, "not a multiple of five")
+flags.FLAGS(sys.argv)
+BATCH, STEPS = flags.FLAGS.batch_size, flags.FLAGS.steps
+"""
+CLICK = """
+import click
+@click.command()
+@click.option("-b", "--batch-size", default=20)
+@click.argument("steps", default=30)
+def main(batch_size, steps):
+    global BATCH, STEPS
+    BATCH, STEPS = batch_size, steps
+main(standalone_mode=False)
+"""
+PARSERS = {"absl": (ABSL, "--batch_size"), "click": (CLICK, "--batch-size")}
+WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1, "block_s": 0.0}
+KNOWN = {
+    "framework": "jax", "unit": "samples", "as_written": {"batch_size": 20}, "options": {"batch_size": "batch_size"},
+}  # fmt: skip
+
+
+@pytest.fixture(params=PARSERS)
+def script(request: pytest.FixtureRequest, write_script: Callable[..., Path]) -> tuple[Path, str]:
+    """A loop of JAX's that makes its own batches, and the flag of their size."""
+    parser, flag = PARSERS[request.param]
+    text = SCRIPTS["jitted"].replace(WRITTEN, parser)
+    assert parser in text
+    return write_script(text), flag
+
+
+def test_the_size_of_a_batch_is_found_and_set(script: tuple[Path, str], run_child: Callable[..., Any]) -> None:
+    path, flag = script
+    facts = run_child(path, window=WHOLE).facts
+    assert (facts["as_written"]["batch_size"], facts["options"]) == (20, {"batch_size": "batch_size"})
+    assert facts["option_flags"] == {"batch_size": flag} and "batch_size" not in facts["left_out"]
+
+    ran = run_child(path, {"batch_size": 35}, knowledge=KNOWN, window=WHOLE)
+    assert ran.evidence("batch_size") == "verified", ran.of("knob")
+    assert ran.facts["samples"] == int(re.findall(r"^trained on (\d+)$", ran.output, re.MULTILINE)[-1]) == 1000
+
+
+def test_a_size_that_the_script_forbids_is_not_set(run_child: Callable[..., Any], write_script: Any) -> None:
+    """As plain Python refuses it on the command line. The script trains on, and the config isn't in effect."""
+    script = write_script(SCRIPTS["jitted"].replace(WRITTEN, ABSL))
+    ran = run_child(script, {"batch_size": 32}, knowledge=KNOWN, window=WHOLE)
+    assert ran.returncode == 0, ran.output
+    assert ran.evidence("batch_size") == "contradicted", ran.of("knob")
+
+
+def test_an_applied_run_tells_what_is_in_effect(script: tuple[Path, str], run_child: Callable[..., Any]) -> None:
+    ran = run_child(script[0], {"batch_size": 35}, mode="apply", knowledge=KNOWN)
+    assert ran.returncode == 0, ran.output
+    assert "in effect: batch_size" in ran.output and "NOT" not in ran.output
