@@ -23,7 +23,8 @@ class ParsersAdapter(Adapter):
     @property
     def libraries(self) -> Mapping[str, Library]:
         """The modules that hold what is patched."""
-        return {"absl.flags": Library(self._absl), "click.core": Library(self._click)}
+        clicks = ("click.core", "typer._click.core")  # newer Typers have a copy of their own
+        return {"absl.flags": Library(self._absl), **{name: Library(self._click) for name in clicks}}
 
     def _absl(self, flags: ModuleType) -> None:
         told = self.session.options.parsed
