@@ -19,6 +19,8 @@ CHANGES = 16
 JUMP = 20.0
 """Weights that move so many times as far at once as they usually do were set anew: beside that way what training adds
 to it can't be seen. Adam's first step is about five usual ones."""
+LEAST_SURE = 1 / 3
+"""Of all looks; where one call of two is of another model, half of them are sure."""
 MOST_GROUPS = 8
 Samples = Sequence[Sequence[float]]
 """The watched elements of each watched tensor."""
@@ -46,10 +48,14 @@ class Movement:
         self._first: Samples = ()
         self._before: Samples = ()
         self._moved: list[float] = []
+        self._unsure: list[float] = []
         self._is_read = False
 
-    def look(self) -> None:
-        """Adds how far each tensor has moved since the last look; waits for the device. Never raises."""
+    def look(self, *, is_sure: bool = True) -> None:
+        """Adds how far each tensor has moved since the last look; waits for the device. Never raises.
+
+        ``is_sure``: whether these are the weights of the last look, trained further. Others may be another model's.
+        """
         try:
             before, self._before = self._before, self._read()
         except Exception:
@@ -59,13 +65,14 @@ class Movement:
         # TensorFlow gives no elements of a variable that the graph has yet to make.
         if self._is_read and [*map(len, before)] == [*map(len, self._before)]:
             self._first = self._first or before
-            self._moved.append(sum(math.dist(old, new) for old, new in zip(before, self._before, strict=True)))
+            moved = self._moved if is_sure else self._unsure
+            moved.append(sum(math.dist(old, new) for old, new in zip(before, self._before, strict=True)))
 
     @property
     def record(self) -> WeightChange:
         """What was seen; of no steps where the last look read nothing: how far the weights went isn't known then."""
-        steps = len(self._moved) if self._is_read else 0
-        path, changes = (sum(self._moved), self._changes()) if steps else (0.0, ())
+        steps = len(self._moved) + len(self._unsure) if self._is_read else 0
+        path, changes = (self._path(), self._changes()) if steps else (0.0, ())
         return WeightChange(self._name, steps, path, self._group, changes)
 
     def _changes(self) -> tuple[tuple[float, ...], ...]:
@@ -80,9 +87,21 @@ class Movement:
             return ()
         return tuple(tuple(float(f"{change:.4g}") for change in each) for each in changes)
 
+    def _path(self) -> float:
+        """How far they went; without the ways to another model's, which training has nothing to do with."""
+        return sum(self._moved) + sum(each for each in self._unsure if each <= self._longest)
+
     def _has_jumped(self) -> bool:
-        moved = [distance for distance in self._moved if distance > 0]
-        return bool(moved) and max(moved) > JUMP * statistics.median(moved)
+        moved = [distance for distance in (*self._moved, *self._unsure) if distance > 0]
+        is_far = max(self._unsure, default=0.0) > self._longest
+        return is_far or (bool(moved) and max(moved) > JUMP * statistics.median(moved))
+
+    @property
+    def _longest(self) -> float:
+        """What may be training of ways that nobody is sure of; any, where few others are known."""
+        if len(self._moved) < LEAST_SURE * (len(self._moved) + len(self._unsure)):
+            return math.inf
+        return JUMP * statistics.median([distance for distance in self._moved if distance > 0] or [0.0])
 
 
 class Movements:

@@ -127,6 +127,14 @@ for x, _ in batches():
     keep(networks["maker"], networks["judge"])
 """
 
+STAYS = "def descend(params, gradients):\n    return jax.tree.map(jnp.copy, params)\n"
+ENSEMBLE = """
+models = [{"w": 9.0 * jnp.ones(4) * each, "b": [jnp.zeros(())]} for each in range(MODELS)]
+for x, y in batches():
+    for each in range(MODELS):
+        models[each], loss = step(models[each], x, y)
+"""
+
 
 def screened(text: str, folder: Path, **given: Any) -> tuple[list[dict[str, Any]], list[Any]]:
     """What was told of the weights of a script in a seeded trial, and what it ended with."""
@@ -194,8 +202,7 @@ def test_both_networks_of_a_gan_are_groups_of_their_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [JITTED, EAGER], ids=["jitted", "eager"])
 def test_weights_that_stand_still_are_told(text: str, tmp_path: Path) -> None:
-    stays = "def descend(params, gradients):\n    return jax.tree.map(jnp.copy, params)\n"
-    (told,), _ = screened(stays + text, tmp_path)
+    (told,), _ = screened(STAYS + text, tmp_path)
     assert told["steps"] >= STEPS - 2 and told["path"] == 0
 
 
@@ -203,6 +210,15 @@ def test_weights_that_are_set_anew_have_no_course(tmp_path: Path) -> None:
     anew = "    if len(kept) % 8 == 6:\n        params = {'w': 1e3 * jnp.ones(4) * len(kept), 'b': params['b']}"
     (told,), _ = screened(f"{JITTED}\n{anew}", tmp_path)
     assert told["steps"] >= STEPS - 1 and told["changes"] == []
+
+
+@pytest.mark.parametrize("models", [2, 3, 5])
+def test_the_way_from_one_model_to_another_is_no_training(models: int, tmp_path: Path) -> None:
+    """One function trains several by turns: none of them is seen to move where all stand still."""
+    text = ENSEMBLE.replace("MODELS", str(models))
+    trained, still = (screened(head + text, tmp_path)[0][0] for head in ("", STAYS))
+    assert trained["steps"] == still["steps"] and (trained["changes"], still["changes"]) == ([], [])
+    assert still["path"] == 0 < trained["path"] < 9 * models, "beside it the ways are hundreds"
 
 
 def test_of_a_trial_without_a_seed_nothing_is_read(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ import itertools
 import math
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from ..movement import Movement, Movements, Samples, spread, stride
+from ..movement import MOST_GROUPS, Movement, Movements, Samples, spread, stride
 from ..session import Session
 from .deferred import is_there, real
 from .functions import JittedFunction
@@ -26,6 +27,8 @@ from .types import Arguments, Call, Keywords, Leaves, leaves_at, shape_of
 
 Made = dict[int, tuple[Callable[[], Any], int]]
 """By the identity of an array: the array, held loosely, and its number among a call's results."""
+MOST_CALLS = MOST_GROUPS
+"""Of a function's last calls the results are known: it may train so many models by turns."""
 
 
 class WeightWatch:
@@ -38,7 +41,7 @@ class WeightWatch:
         self._read: Call = jax.device_get
         self._groups: list[_Group] = []
         self._of: weakref.WeakKeyDictionary[Owner, dict[Hashable, list[_Watched]]] = weakref.WeakKeyDictionary()
-        self._made: weakref.WeakKeyDictionary[Owner, Made] = weakref.WeakKeyDictionary()
+        self._made: weakref.WeakKeyDictionary[Owner, deque[Made]] = weakref.WeakKeyDictionary()
         self.is_reading = False
 
     def call_begins(self, function: JittedFunction, trace: Trace, args: Arguments, kwargs: Keywords) -> None:
@@ -66,7 +69,8 @@ class WeightWatch:
             if numbers is not None and max(numbers) < len(leaves):
                 self._look(group, [leaves[number] for number in numbers])
         arrays = ((leaf, number) for number, leaf in enumerate(leaves) if hasattr(leaf, "is_deleted"))
-        self._made[function] = {id(leaf): (weakref.ref(leaf), number) for leaf, number in arrays}
+        made = self._made.setdefault(function, deque(maxlen=MOST_CALLS))
+        made.append({id(leaf): (weakref.ref(leaf), number) for leaf, number in arrays})
 
     def catch_up(self) -> None:
         """Looks at what is computed by now, and wasn't when its call ended."""
@@ -89,9 +93,10 @@ class WeightWatch:
             self._watch(owner, kind, given, may_begin=True)
         for watched in known or ():
             leaves = [given[watched.gradient][number] for number in watched.numbers]
-            if not (watched.group.is_seen and watched.group.has_newest(leaves)):
+            is_newest = watched.group.has_newest(leaves)
+            if not (watched.group.is_seen and is_newest):
                 self._notes_results(watched.group, leaves)
-                self._look(watched.group, leaves)
+                self._look(watched.group, leaves, is_sure=is_newest)
 
     def _watch(self, owner: Owner, kind: Hashable, given: Sequence[Sequence[Any]], *, may_begin: bool) -> None:
         """Of each gradient the group whose arrays it is given, which another function may train, too, or a new one.
@@ -144,18 +149,20 @@ class WeightWatch:
             group.results[givers.pop()] = [each[1] for each in found if each is not None]
 
     def _giver_of(self, leaf: Any) -> tuple[Owner, int] | None:
-        for owner, made in self._made.items():
-            known, number = made.get(id(leaf), (None, 0))
-            if known is not None and known() is leaf:
-                return owner, number
+        for owner, calls in self._made.items():
+            for made in reversed(calls):
+                known, number = made.get(id(leaf), (None, 0))
+                if known is not None and known() is leaf:
+                    return owner, number
         return None
 
     # looks
 
-    def _look(self, group: _Group, leaves: Sequence[Any]) -> None:
+    def _look(self, group: _Group, leaves: Sequence[Any], *, is_sure: bool = True) -> None:
+        """``is_sure``: whether they are the group's, by the call that gave them."""
         group.puts(leaves)
         if group.movement is not None and all(map(is_there, leaves)):
-            group.movement.look()
+            group.movement.look(is_sure=is_sure)
             group.is_seen = True
 
     def _read_sample(self, leaves: Sequence[Any]) -> Samples:
