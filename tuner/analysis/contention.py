@@ -97,14 +97,18 @@ def disturbance(outcome: Outcome, host: Host) -> tuple[bool, float]:
 
 
 def is_calmer(measurement: Measurement, other: Measurement) -> bool:
-    """Whether others disturbed one of two runs of the script as written less: its card, or else its cores."""
+    """Whether others disturbed one of two runs of the script as written less: its card, or else its cores.
+
+    A share of the card that is allowed is as good as none: it differs from run to run.
+    """
     return _taken(measurement) < _taken(other)
 
 
 def _taken(measurement: Measurement) -> tuple[bool, float, float]:
     card = measurement.card
-    on_card = (bool(card.throttle_reasons & SLOWED), card.foreign_share or 0.0) if card is not None else (False, 0.0)
-    return *on_card, measurement.foreign_cpus
+    share = (card.foreign_share or 0.0) if card is not None else 0.0
+    is_slowed = card is not None and bool(card.throttle_reasons & SLOWED)
+    return is_slowed, share if share > FOREIGN_CARD_SHARE else 0.0, measurement.foreign_cpus
 
 
 def own_cpus(runs: Iterable[Measurement]) -> float:

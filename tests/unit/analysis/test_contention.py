@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from tuner.analysis.contention import Host, contaminated_by, contamination, disturbance, own_cpus, throttle_text
+from tuner.analysis.contention import (
+    Host,
+    contaminated_by,
+    contamination,
+    disturbance,
+    is_calmer,
+    own_cpus,
+    throttle_text,
+)
 from tuner.devices.base import FOREIGN_SHARE, FOREIGN_SHARE_BESIDE_A_DEVICE
 from tuner.model import Block, CardUse, Measurement, Outcome, OutcomeKind
 
@@ -118,6 +126,16 @@ def test_the_calmest_run_comes_first() -> None:
         outcome(card=CALM_CARD, foreign_cpus=5.0), outcome(card=CALM_CARD),
     ]  # fmt: skip
     assert sorted(runs, key=lambda run: disturbance(run, CARD)) == runs[::-1]
+
+
+def test_what_a_card_can_bear_makes_no_run_less_calm() -> None:
+    """Of two runs beside a card whose share is within what is allowed its cores tell."""
+    shares = [replace(CALM_CARD, foreign_share=share) for share in (0.0, 0.02, 0.3)]
+    busy, calm, shared = (
+        replace(MEASURED, foreign_cpus=cpus, card=card) for cpus, card in zip((7.0, 0.1, 0.1), shares, strict=True)
+    )
+    assert is_calmer(calm, busy) and not is_calmer(busy, calm)
+    assert is_calmer(busy, shared) and is_calmer(calm, shared)
 
 
 def test_what_is_no_evidence_says_why() -> None:
