@@ -183,6 +183,16 @@ def test_what_is_updated_by_hand_is_read_before_the_next_gradient(text: str, fir
     assert told["changes"][0] == pytest.approx(expected.tolist(), rel=1e-3)
 
 
+@pytest.mark.parametrize("bias", ["np.zeros(1, 'float32')", "jnp.zeros(1)"], ids=["all", "some"])
+def test_weights_that_begin_as_arrays_of_numpys_are_all_read_once_they_are_jaxs(bias: str, tmp_path: Path) -> None:
+    """A course by one of them alone would say nothing of the others."""
+    text = f"params = {{'w': np.zeros(4, 'float32'), 'b': [{bias}]}}\n{EAGER}"
+    (told,), end = screened(text, tmp_path)
+    assert (told["steps"], len(told["changes"])) == (STEPS - 2, 2)
+    by_place = {len(change): change for change in told["changes"]}
+    assert by_place[4] == pytest.approx(way([leaf for leaf in end if leaf.shape == (4,)][1:], last=-2), rel=1e-3)
+
+
 def test_weights_of_sixteen_bits_are_read(tmp_path: Path) -> None:
     text = CAST.replace("PARAMS", "jax.tree.map(lambda p: (p + 1).astype(jnp.bfloat16), params)")
     (told,), end = screened(text, tmp_path)

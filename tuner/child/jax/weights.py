@@ -114,7 +114,7 @@ class WeightWatch:
             if group is not None:
                 self._notes_results(group, watched)
                 found.append(_Watched(group, gradient, chosen))
-        if found or may_begin:
+        if found:
             self._of.setdefault(owner, {})[kind] = found
 
     def _begin(self, name: str, leaves: Sequence[Any], watched: Sequence[Any]) -> _Group | None:
@@ -129,7 +129,8 @@ class WeightWatch:
     def _weights_of(self, given: Sequence[Sequence[Any]]) -> list[tuple[list[Any], list[int]]]:
         """Of each gradient the weights, and the numbers of those that are watched.
 
-        They are those that go round, where any does: an adversary takes gradients of samples, too.
+        They are those that go round, where any does: an adversary takes gradients of samples, too. Where none is known
+        to, there are none as long as some are arrays of NumPy's: those will be JAX's once they are updated.
         """
         numbers = [[number for number, leaf in enumerate(leaves) if _is_weight(leaf)] for leaves in given]
         going_round = [
@@ -137,7 +138,9 @@ class WeightWatch:
             for leaves, each in zip(given, numbers, strict=True)
         ]  # fmt: skip
         found = []
-        for leaves, each in zip(given, going_round if any(going_round) else numbers, strict=True):
+        are_jaxs = [all(hasattr(leaf, "is_deleted") or not shape_of(leaf) for leaf in leaves) for leaves in given]
+        begun = [each if is_whole else [] for each, is_whole in zip(numbers, are_jaxs, strict=True)]
+        for leaves, each in zip(given, going_round if any(going_round) else begun, strict=True):
             found.append(([leaves[number] for number in each], [each[place] for place in spread(len(each))]))
         return found
 
