@@ -55,6 +55,14 @@ def run_text(trial: Trial) -> str:
     return SIDE_TEXT[trial.side] if trial.side is not None else config_text(trial.config)
 
 
+def is_rough(trial: Trial | None) -> bool:
+    """Whether its rate is left open by its own blocks. By turns the gain has an interval of its own."""
+    measurement = trial.measurement if trial is not None else None
+    if measurement is None or measurement.reference is not None or measurement.turns:
+        return False
+    return measurement.high > _ROUGH * measurement.low
+
+
 def result_text(trial: Trial) -> str:
     """What the trial measured, or what it ended as."""
     outcome = trial.outcome
@@ -66,9 +74,7 @@ def result_text(trial: Trial) -> str:
     if not outcome.complete or measurement is None:
         kind = str(outcome.kind)
         return f"{kind}: {outcome.reason}" if outcome.reason else kind
-    alone = measurement.reference is None and not measurement.turns  # by turns the gain has an interval of its own
-    rough = alone and measurement.high > _ROUGH * measurement.low
-    text = f"{'~' if rough else ''}{rate_text(measurement.rate, measurement.unit)}"
+    text = f"{'~' if is_rough(trial) else ''}{rate_text(measurement.rate, measurement.unit)}"
     if trial.phase in _BESIDE and measurement.reference is not None:
         text += f" beside {number_text(measurement.reference.rate)} {_BESIDE[trial.phase]}"
     if (measurement.data_wait_share or 0.0) >= _WAIT_SHOWN:

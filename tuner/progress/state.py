@@ -22,6 +22,7 @@ from tuner.formatting import (
     AS_WRITTEN,
     config_text,
     gain_text,
+    is_rough,
     ratio_text,
     result_text,
     run_text,
@@ -151,7 +152,8 @@ def row_of(trial: Trial, gain: float | None, *, best: bool) -> Row:
     outcome = trial.outcome
     measured = outcome is not None and outcome.complete
     config = str(trial.phase) if trial.phase in (Phase.BASELINE, Phase.ANCHOR) else run_text(trial)
-    shown = f"{'~' if is_drawn(trial) else ''}{gain_text(gain)}" if gain is not None else ""
+    is_open = is_drawn(trial) or (bool(trial.config) and is_rough(trial))
+    shown = f"{'~' if is_open else ''}{gain_text(gain)}" if gain is not None else ""
     return Row(trial.number, config, result_text(trial), shown, bool(measured), best)
 
 

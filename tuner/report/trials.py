@@ -20,6 +20,7 @@ from tuner.formatting import (
     bottleneck_text,
     bytes_text,
     gain_text,
+    is_rough,
     number_text,
     remarks_of,
     result_text,
@@ -80,7 +81,8 @@ class TrialsReport:
         return next((trial for trial in alike if trial.outcome is not None), None)
 
     def table(self) -> Table:
-        """A row a trial; a ~ marks an approximate gain: the baseline drifted around the trial, or its turns scatter.
+        """A row a trial; a ~ marks an approximate gain: the baseline drifted around the trial, its turns scatter, or
+        its rate, or that of the script as written on its seed, is left open.
 
         The objective has its column where it isn't the rate itself. So have the load of others, and what the driver
         said of a card, where there was any.
@@ -117,7 +119,7 @@ class TrialsReport:
 
     def _row(self, trial: Trial) -> list[str]:
         gain, score, measurement = self.gain(trial), self.score(trial), trial.measurement
-        rough = "~" if self._track.drift(trial.number) > MOVED or is_drawn(trial) else ""
+        rough = "~" if self._is_rough(trial) else ""
         is_rate = score is None or (measurement is not None and score == measurement.rate)
         return [
             str(trial.number), str(trial.phase), run_text(trial), result_text(trial),
@@ -127,6 +129,13 @@ class TrialsReport:
             load_text(measurement) if measurement is not None else "",
             card_text(measurement.card) if measurement is not None and measurement.card is not None else "",
         ]  # fmt: skip
+
+    def _is_rough(self, trial: Trial) -> bool:
+        if not trial.config and trial.phase is Phase.SCREEN:
+            return False  # what it is held against is itself
+        written = self._as_written_beside(trial) if trial.phase is Phase.SCREEN else None
+        drifted = self._track.drift(trial.number) > MOVED
+        return drifted or is_drawn(trial) or is_rough(written) or (bool(trial.config) and is_rough(trial))
 
     def _document(self, trial: Trial) -> dict[str, Any]:
         outcome, measurement = trial.outcome, trial.measurement

@@ -39,3 +39,21 @@ def test_a_run_of_a_screen_is_held_against_the_script_as_written_on_its_seed() -
     report = TrialsReport([baseline, *screens, alone], worlds.OBJECTIVE)
     assert [report.gain(trial) for trial in screens] == pytest.approx([1.0, 1.2, 1.0, 0.8])
     assert report.gain(alone) is None, "over other samples nothing was run as written"
+
+
+@pytest.mark.parametrize("rough", [BASELINE, FASTER])
+def test_the_gain_of_a_rate_that_is_left_open_has_the_sign_of_that(rough: Config) -> None:
+    """Also where the rate of the script as written, on whose seed a run of a screen is, is the rough one."""
+    screens = []
+    for number, config in enumerate((BASELINE, FASTER), 1):
+        outcome = worlds.measured(300.0)
+        assert outcome.measurement is not None
+        if config == rough:
+            outcome = replace(outcome, measurement=replace(outcome.measurement, low=200.0, high=450.0))
+        screens.append(Trial(number, Phase.SCREEN, config, outcome=outcome, seed=1, samples=600))
+    searched = replace(screens[1], number=3, phase=Phase.SEARCH, seed=None, samples=None)
+    trials = [Trial(0, Phase.BASELINE, BASELINE, outcome=worlds.measured(300.0)), *screens, searched]
+    report = TrialsReport(trials, worlds.OBJECTIVE)
+    told = [row[4] for row in report.table().rows]
+    assert told == ["1.00x", "1.00x", "~1.00x", "~1.00x" if rough == FASTER else "1.00x"]
+    assert row_of(searched, report.gain(searched), best=False).gain == told[3]
