@@ -207,6 +207,9 @@ class BaselineTrack:
         self._blocks = [run.blocks for run in runs if run is not None]
         self._unit = next((run.unit for run in runs if run is not None), None)
         self._runs = [run for run in runs_as_written(trials) if _measured(run).unit == self._unit]
+        self._replaced = self._measured.intersection(t.number for t in trials if t.phase in _ANCHORS).difference(
+            run.number for run in self._runs
+        )
         scores = ((run.number, score_of(run.outcome, objective)) for run in self._runs)
         self._anchors = [(number, score) for number, score in scores if score is not None]
 
@@ -216,7 +219,7 @@ class BaselineTrack:
         None without a score, without any run of the baseline, where it is counted in another unit than the baseline's
         (samples against steps), and for a probe or a rotation: neither is a run of one config.
         By turns it is drawn towards 1 by what its interval leaves open: the fastest of many rough figures is a lucky
-        one.
+        one. A disturbed run of the script as written in whose place another one is has 1, as each of them has.
         """
         if trial is None or trial.phase in SIDELINES:
             return None
@@ -225,6 +228,8 @@ class BaselineTrack:
         score, reference = score_of(trial.outcome, self._objective), self._beside(trial) or self.reference(trial.number)
         if score is None or reference is None:
             return None
+        if trial.number in self._replaced:
+            return 1.0
         read = math.log(gain(score, reference, self._objective))
         return math.exp(_known(read, reference_of(trial)))
 

@@ -8,8 +8,21 @@ from dataclasses import replace
 import pytest
 
 from tuner.analysis.gain import BaselineTrack, against_fresh, gain, is_drawn, runs_as_written, score_of
+from tuner.analysis.waterfall import waterfall
 from tuner.errors import ObjectiveError
-from tuner.model import BASELINE, Block, Measurement, Outcome, OutcomeKind, Phase, Ratio, Reference, Shift, Trial
+from tuner.model import (
+    BASELINE,
+    Block,
+    Config,
+    Measurement,
+    Outcome,
+    OutcomeKind,
+    Phase,
+    Ratio,
+    Reference,
+    Shift,
+    Trial,
+)
 from tuner.objective import Objective
 
 MORE = Objective("throughput", "samples/s", True, lambda measurement: measurement.rate)
@@ -194,3 +207,15 @@ def test_an_anchor_takes_the_place_of_a_disturbed_run_that_it_is_calmer_than(
         again = replace(again, outcome=Outcome(OutcomeKind.CRASHED))
     trials = [run(5, Phase.ANCHOR, 7.0), again, _trial(1, 130.0), run(0, Phase.BASELINE, 6.0)]
     assert [trial.number for trial in runs_as_written(trials)] == numbers
+
+
+@pytest.mark.parametrize("rate", [50.0, 200.0])
+def test_a_run_that_another_took_the_place_of_is_the_script_as_written_all_the_same(rate: float) -> None:
+    """The search begins from it: 0.8 times the speed was a step ahead of a baseline that was told as 0.5 times."""
+    busy = Outcome(OutcomeKind.COMPLETE, measurement=replace(MEASURED, rate=rate, foreign_cpus=6.0))
+    baseline = Trial(0, Phase.BASELINE, BASELINE, outcome=busy)
+    slower = replace(_trial(1, 80.0), config=Config(workers=1))
+    trials = [baseline, slower, replace(_trial(2, 100.0, Phase.ANCHOR), group=(0,))]
+    track = BaselineTrack(trials, MORE)
+    assert [track.gain(trial) for trial in trials] == pytest.approx([1.0, 0.8, 1.0])
+    assert [(entry.trial, entry.total) for entry in waterfall(trials, track)] == [(0, 1.0)]
