@@ -90,7 +90,7 @@ from pathlib import Path
 sys.path.insert(0, {str(folder)!r})
 import numpy as np, train
 folder = Path({str(tmp_path / "crops")!r})
-train.cut_crops(folder, 32, 0)
+train.cut_crops(folder, 32, 384, 0)
 files, labels = train.list_files(folder)
 by_hand, targets = next(train.generate(files, labels, 32, 0))
 (by_graph, others), *_ = train.build_dataset(files, labels, 32).take(1)

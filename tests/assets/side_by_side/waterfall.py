@@ -10,6 +10,7 @@ import train
 TIMED_BY = "timed_keras"
 BATCH_SIZE = 32
 CROPS = 1000
+SIZE = 384
 STEPS = 10
 """Of an epoch: as the script is written, all of them take a quarter of a minute."""
 PIPELINE: dict[str, list[Any]] = {
@@ -24,8 +25,8 @@ def samples(options: dict[str, Any]) -> int:
 
 
 def fit(options: dict[str, Any], compiled: dict[str, Any], callback: Any) -> None:
-    folder, batch_size = Path(train.HERE) / "data" / f"train-{CROPS}-0", options["batch_size"]
-    train.cut_crops(folder, CROPS, 0)
+    folder, batch_size = Path(train.HERE) / "data" / f"train-{CROPS}-{SIZE}-0", options["batch_size"]
+    train.cut_crops(folder, CROPS, SIZE, 0)
     files, labels = train.list_files(folder)
     calls = tf.data.AUTOTUNE if options["parallel_calls"] == "auto" else None
     if options["input"] == "tfdata":

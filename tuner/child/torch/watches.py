@@ -40,7 +40,7 @@ class TorchWatches:
         self._step = self._evaluations = self._told = 0
         """The newest optimizer step that a backward ran in, evaluations before it, and those that sources were told."""
         self.set_threads: Callable[[int], None] = torch.set_num_threads
-        self.threads_set = False
+        self.threads_set = not session.uses(Watch.MODULES)  # where nobody sees it, the script may do so
         """Whether the script sets the number of threads itself."""
         self.benchmark_at_import = bool(torch.backends.cudnn.benchmark)
         self.modules = ModuleWatch(session, torch, self._called)
@@ -69,19 +69,19 @@ class TorchWatches:
     def install(self) -> None:
         """Patches what the mode needs; nothing of the script's has run yet."""
         uses = self.session.uses
-        patch(self.torch, "set_num_threads", self._noting_threads)
         if uses(Watch.LOADER):
             self.loaders.install()
         if uses(Watch.MODULES):
+            patch(self.torch, "set_num_threads", self._noting_threads)
             self.modules.install()
             self.ddp.install()
         if uses(Watch.OPTIMIZER):
             self.steps.install()
             self.resumes.install()
-        if self.session.measuring:
+        if self.session.measuring and uses(Watch.OPTIMIZER):
             patch(self.torch.nn.Module, "eval", self._noting_eval)
-            if uses(Watch.OPTIMIZER):
-                TakenGradients(self.session, self.torch, self.steps).install()
+            TakenGradients(self.session, self.torch, self.steps).install()
+        if self.session.measuring and uses(Watch.MODULES):
             for place in (self.torch.cuda, self.torch.cuda.memory, getattr(self.torch, "accelerator", None)):
                 if hasattr(place, "reset_peak_memory_stats"):
                     patch(place, "reset_peak_memory_stats", self._noting_peaks)
