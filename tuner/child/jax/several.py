@@ -19,7 +19,8 @@ from ..session import Session
 from . import FRAMEWORK, deferred
 from .deferred import Deferred, real
 from .functions import CallWatch, JittedFunction
-from .groups import GUARD, Counted, Given, Group, Jax, Plan, UnfitError
+from .groups import GUARD, Counted, Group
+from .plans import Given, Jax, Plan, UnfitError
 from .reads import ReadWatch
 from .screened import Screened
 from .steps import StepWatch
@@ -37,6 +38,7 @@ BY_SCRIPT = "the script donates what it gives to its training step"
 UNSEEN = "the script donates arrays to what it compiles ahead of its calls"
 BY_LIBRARY = "a library compiles the training step"
 NOTHING = "no compiled function that trains is given, in each call, what its call before gave"
+UNLIKE = "calls of the training step are given arrays of other shapes or types, or other settings, than those before"
 READ = "the script reads what a step gave before the next ones"
 KEPT = "the script reads states that later steps have gone on from"
 FAILED = "several steps in one call failed: {}"
@@ -142,14 +144,18 @@ class SeveralWatch:
             self.stops(FAILED.format(counted.failed))
         elif counted.again > MOST_AGAIN:
             self.stops(KEPT)
-        elif counted.alone >= TRIED and not self._are_together:
-            self.stops(READ)
+        elif counted.apart >= TRIED and not self._are_together:
+            self.stops(self._why_apart)
         return self.own is not None
 
     @property
     def _are_together(self) -> bool:
         counted = self.counted
-        return counted.together >= max(1, LEAST_TOGETHER * (counted.together + counted.alone))
+        return counted.together >= max(1, LEAST_TOGETHER * (counted.together + counted.apart))
+
+    @property
+    def _why_apart(self) -> str:
+        return UNLIKE if self.counted.unlike > self.counted.alone else READ
 
     # what is told
 
@@ -171,11 +177,12 @@ class SeveralWatch:
         elif not self.counted.together:
             knobs.inapplicable(KNOB, self._why_none)
         else:
-            knobs.compare(KNOB, self.size if self._are_together else 1, why="" if self._are_together else READ)
+            apart = "" if self._are_together else self._why_apart
+            knobs.compare(KNOB, 1 if apart else self.size, why=apart)
 
     @property
     def _why_none(self) -> str:
-        return READ if self.counted.alone and self.own is not None else self.why
+        return self._why_apart if self.counted.apart and self.own is not None else self.why
 
     def effects(self) -> dict[str, Effect]:
         """For ``autotune run``."""
@@ -250,16 +257,23 @@ class _Waiting:
         several = self._several
         if plan.is_stale:
             self._forget()
-        if structure != plan.structure or self._plan is None:
+        if self._plan is None:
+            return None
+        if structure != plan.structure:
+            several.counted.unlike += 1
             return None
         with GUARD:
             group, self._group = self._group, None
-            newest = group.newest if group is not None else None
-            is_next = newest is not None and self._fits(plan, leaves, newest)
+            is_next = group is not None and group.newest is not None and self._fits(plan, leaves, group)
             if group is None or group.newest is None or not is_next:  # a look may have had it run
-                if several.why_mode() or not several.goes_on() or not self._fits(plan, leaves, None):
+                if group is not None and group.newest is not None:
+                    group.is_ended = True
+                if several.why_mode() or not several.goes_on():
                     return None
-                group = Group(plan, plan.state_of(leaves), several.counted)
+                if not self._fits(plan, leaves, None):
+                    several.counted.unlike += 1
+                    return None
+                group = Group(plan, leaves, several.counted)
             found = group.add(leaves)
             self._group = group if group.newest is not None else None
             return found
@@ -270,10 +284,10 @@ class _Waiting:
         if self._forgotten > MOST_AGAIN:
             self._calls = MOST_CALLS + 1
 
-    def _fits(self, plan: Plan, leaves: Sequence[Any], newest: Sequence[Any] | None) -> bool:
-        """As of the plan; a fault of ours mustn't keep the script from its steps."""
+    def _fits(self, plan: Plan, leaves: Sequence[Any], group: Group | None) -> bool:
+        """Whether a call goes on with a group, or may begin one. No fault of ours keeps the script from its step."""
         try:
-            return plan.fits(leaves, newest)
+            return plan.fits(leaves, *((group.newest, group.same) if group is not None else (None, ())))
         except Exception as error:
             self._several.stops(FAILED.format(f"{type(error).__name__}: {error}"))
             return False
