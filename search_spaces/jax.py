@@ -8,12 +8,6 @@ from search_spaces import batches, loaders, memory, processors
 from tuner.model import Value
 from tuner.space import Knob, Known, SearchSpace
 
-
-def _runs_ahead(known: Known) -> Sequence[Value]:
-    """A script that waits for each computation has its reason: it may reuse arrays that are still being read."""
-    return [False] if known.as_written is False else [True, False]
-
-
 PRECISIONS = ("fp32", "tf32", "bf16")
 """Each is faster than those before it, on a card that has it: what is slower than as written isn't tried."""
 
@@ -23,7 +17,6 @@ def _precisions(known: Known) -> Sequence[Value]:
     return [name for name in PRECISIONS[first:] if name in known.knowledge.precisions]
 
 
-CPU = frozenset({"cpu"})
 CUDA = frozenset({"cuda"})
 
 SPACE = SearchSpace(
@@ -39,14 +32,10 @@ SPACE = SearchSpace(
         ),
         Knob(
             "threads", processors.threads, "threads in which JAX's client computes on a processor",
-            ordered=True, devices=CPU, value_type=int, least=1, on_cores=True,
+            ordered=True, devices=processors.CPU, value_type=int, least=1, on_cores=True,
             tier_reason="The same sums over the same numbers, taken in another order: they differ in rounding only.",
         ),
-        Knob(
-            "async_dispatch", _runs_ahead, "the script runs ahead of what a processor computes",
-            devices=CPU, value_type=bool,
-            tier_reason="The same computations in the same order: only whether the script waits for each of them.",
-        ),
+        processors.ASYNC_DISPATCH,
         Knob(
             "donation", lambda known: [False, True], "a step computes its new state in the memory of the old one",
             value_type=bool,

@@ -46,7 +46,6 @@ def _runs_graphs(config: Mapping[str, Value]) -> bool:
 
 
 CUDA = frozenset({"cuda"})
-CPU = frozenset({"cpu"})
 
 SPACE = SearchSpace(
     name="keras",
@@ -79,14 +78,15 @@ SPACE = SearchSpace(
         loaders.PRIVATE_THREADS,
         Knob(
             "threads", processors.threads, "intra-op threads of the training process",
-            ordered=True, devices=CPU, value_type=int, least=1, on_cores=True,
+            ordered=True, devices=processors.CPU, value_type=int, least=1, on_cores=True,
             tier_reason="The same sums over the same numbers, taken in another order: they differ in rounding only.",
         ),
         Knob(
             "inter_op_threads", processors.threads, "operations that run at once",
-            ordered=True, devices=CPU, value_type=int, least=1, on_cores=True,
+            ordered=True, devices=processors.CPU, value_type=int, least=1, on_cores=True,
             tier_reason="The same operations, of which others run at once; what depends on another one waits for it.",
         ),
+        processors.ASYNC_DISPATCH,
         memory.ALLOCATOR,
         Knob(
             "precision", _precisions, "dtype policy of the layers", tier=2, switchable=True, value_type=str,
@@ -95,7 +95,7 @@ SPACE = SearchSpace(
         ),
         Knob(
             "grappler_mixed_precision", lambda known: [True, False], "TensorFlow rewrites products of a graph to bf16",
-            tier=2, devices=CPU, needs=_rewrites_float32, switchable=True, value_type=bool,
+            tier=2, devices=processors.CPU, needs=_rewrites_float32, switchable=True, value_type=bool,
             tier_reason="Products are rounded to another format, so it is screened.",
         ),
         batches.BATCH_SIZE,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tuner.model import Value
-from tuner.space import Known
+from tuner.space import Knob, Known
+
+CPU = frozenset({"cpu"})
 
 
 def threads(known: Known) -> Sequence[Value]:
@@ -20,3 +22,16 @@ def emulated(known: Known) -> str:
     if not others or not slow.issuperset(others):
         return ""
     return f"this processor has no instructions for {' and '.join(others)}"
+
+
+def _runs_ahead(known: Known) -> Sequence[Value]:
+    """A script that waits for each computation has its reason: it may reuse arrays that are still being read."""
+    return [False] if known.as_written is False else [True, False]
+
+
+ASYNC_DISPATCH = Knob(
+    "async_dispatch", _runs_ahead, "the script runs ahead of what a processor computes",
+    devices=CPU, silent_unmet=True, value_type=bool,
+    tier_reason="The same computations in the same order: only whether the script waits for each of them.",
+)  # fmt: skip
+"""What JAX's client for the processor does."""

@@ -90,6 +90,22 @@ def test_each_side_of_the_loop_runs_by_itself(train: Callable[..., Any], side: s
     assert len(told["val_mae"]) == 4
 
 
+def test_knobs_of_jaxs_client_take_effect_below_keras_and_change_no_loss(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    script, config = write_script(TRAIN), {"threads": 1, "async_dispatch": False}
+    written = run_child(script, argv=("jax",), window=WHOLE)
+    own = written.facts["as_written"]
+    assert own["threads"] >= 1 and own["async_dispatch"] is True and "threads" not in written.facts["left_out"]
+    assert written.facts["left_out"]["inter_op_threads"] == "Keras computes with jax here"
+    ran = run_child(script, config, argv=("jax",), window=WHOLE, knowledge={"framework": "keras", "backend": "jax"})
+    assert {knob: ran.evidence(knob) for knob in config} == dict.fromkeys(config, "verified"), ran.of("knob")
+    applied = run_child(script, config, argv=("jax",), mode="apply", knowledge={"framework": "keras", "backend": "jax"})
+    assert "autotune: after 20 steps in effect: threads, async_dispatch" in applied.output.splitlines(), applied.output
+    told = [re.findall("told .*", each.output) for each in (written, ran, applied)]
+    assert told[0] == told[1] == told[2] != []
+
+
 LOSSES = """
     import os
     os.environ["KERAS_BACKEND"] = "jax"

@@ -1,4 +1,19 @@
 """JAX: loops around ``jax.jit`` and eager ones, with optax, Flax or none of them; of Keras' own loops nothing."""
 
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ..session import Session
+
 FRAMEWORK = "jax"
 """What ``Knowledge.framework`` says of them, and the name under which steps are counted."""
+ABOVE = "keras"
+"""The framework that may train on JAX, and whose own loops aren't seen here."""
+
+
+def is_below(session: Session) -> bool:
+    """Whether Keras is known to train, and computes with JAX."""
+    config: Any = sys.modules.get("keras.src.backend.config")  # Keras' first module of all: there before it is whole
+    return session.trained_by == ABOVE and config is not None and config.backend() == FRAMEWORK

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from types import ModuleType
 
@@ -12,7 +11,7 @@ from ..applied import Effect
 from ..resting import tell_at_work
 from ..session import Session
 from ..watch import Watch
-from . import FRAMEWORK
+from . import ABOVE, FRAMEWORK, is_below
 from .ahead import PutWatch
 from .client import ClientWatch
 from .compiling import CompileWatch
@@ -29,8 +28,6 @@ from .several import SeveralWatch
 from .steps import StepWatch
 
 OLDEST = (0, 5)
-ABOVE = "keras"
-"""The framework that may train on JAX, and whose own loops aren't seen here."""
 
 
 class JaxAdapter(Adapter):
@@ -54,14 +51,31 @@ class JaxAdapter(Adapter):
     def libraries(self) -> Mapping[str, Library]:
         """JAX, and what applies updates."""
         return {
-            "jax": Library(self.install, is_framework=True, oldest=OLDEST, seed=seed),
+            "jax": Library(self.install, is_framework=True, oldest=OLDEST, seed=seed, configure=self._configure),
             "optax": Library(self._install_optax),
         }
+
+    @property
+    def _is_needed(self) -> bool:
+        return bool(self.session.measuring or self.session.request.config) and self.session.uses(Watch.JAX)
+
+    def _configure(self, _: ModuleType) -> None:
+        """The client, with which Keras may compute, too: nothing else is looked at where it is known to train."""
+        session = self.session
+        if not self._is_needed:
+            return
+        self.client.install()
+        if session.trained_by != ABOVE:
+            return
+        if session.measuring:
+            session.observers.append(self._observe_client)
+        if session.applied is not None:
+            session.applied.attend(lambda: self.client.effects() if is_below(session) else {})
 
     def install(self, jax: ModuleType) -> None:
         """Patches what the mode needs."""
         session = self.session
-        if not (session.measuring or session.request.config) or not session.uses(Watch.JAX):
+        if not self._is_needed:
             return
         self._jax = jax
         self.steps = StepWatch(session, jax)
@@ -75,7 +89,6 @@ class JaxAdapter(Adapter):
         self._patches.install()
         self._products = ProductWatch(session, self.steps, jax)
         self._products.install()
-        self.client.install()
         if session.measuring:
             self.reads.install()
             EagerWatch(self.steps, jax).install()
@@ -173,5 +186,11 @@ class JaxAdapter(Adapter):
             watches, knobs = (self.compiling, self.client), (self._products, self._donation, self._several)
             Observation(self.session, self._jax, self.steps, *watches, knobs=knobs).observe()
             self.reads.remark()
-        elif self.session.trained_by == ABOVE and sys.modules[ABOVE].backend.backend() == FRAMEWORK:
+        elif is_below(self.session):
             self.compiling.observe()
+            self._observe_client()
+
+    def _observe_client(self) -> None:
+        if is_below(self.session):
+            self.client.observe()
+            self.client.report()

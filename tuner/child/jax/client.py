@@ -18,7 +18,7 @@ from ..evidence import Finding
 from ..patches import patch
 from ..records import Evidence
 from ..session import Session
-from . import FRAMEWORK
+from . import FRAMEWORK, is_below
 from .types import Call
 
 THREADS, ASYNC = "threads", "async_dispatch"
@@ -56,7 +56,7 @@ class ClientWatch:
     def _make(self, original: Call) -> Call:
         def make_cpu_client(*args: Any, **kwargs: Any) -> Any:
             session = self.session
-            if args or not session.may_be_of(FRAMEWORK):
+            if args or not (session.may_be_of(FRAMEWORK) or is_below(session)):
                 return original(*args, **kwargs)
             self.in_one_thread = ONE_THREAD.search(os.environ.get("XLA_FLAGS", "")) is not None
             self.written = bool(kwargs.get("asynchronous", True))
@@ -75,19 +75,18 @@ class ClientWatch:
         """In an applied run: there are as many devices as the profile was proven on, before anything is computed."""
         applied, self.devices = self.session.applied, client.device_count()
         there = self.devices
-        if applied is not None and there < self.session.request.knowledge.devices:
+        if applied is not None and self.session.may_be_of(FRAMEWORK) and there < self.session.request.knowledge.devices:
             applied.computes_on(there, "there is" if there == 1 else "there are")
 
-    def as_written(self) -> dict[str, object]:
-        """The script's own values; None where they aren't known."""
-        return {THREADS: None if self.in_one_thread else threads() or None, ASYNC: self.written}
-
-    @property
-    def left_out(self) -> dict[str, str]:
-        """Knobs that turn nothing, and why."""
+    def observe(self) -> None:
+        """The script's own values, None where they aren't known, and why a knob turns nothing."""
+        facts = self.session.facts
+        facts.as_written[THREADS] = None if self.in_one_thread else threads() or None
+        facts.as_written[ASYNC] = self.written
         if self.in_one_thread:
-            return {THREADS: BY_FLAG}
-        return {THREADS: A_DEVICE.format(self.devices)} if self.devices == threads() > 1 else {}
+            facts.left_out[THREADS] = BY_FLAG
+        elif self.devices == threads() > 1:
+            facts.left_out[THREADS] = A_DEVICE.format(self.devices)
 
     def report(self) -> None:
         """Evidence."""

@@ -136,8 +136,8 @@ class Observation:
         if not session.request.config:
             if steps.passes.counts_samples and steps.passes.rows:
                 facts.as_written.setdefault("batch_size", steps.passes.rows)
-            facts.as_written.update({**self.client.as_written(), "allocator": allocator.in_use() or None})
-            facts.left_out.update(self.client.left_out)
+            facts.as_written["allocator"] = allocator.in_use() or None
+            self.client.observe()
             for knob in self.knobs:
                 knob.written()
             why = fed.why_not_resized(session, steps.passes.rows)

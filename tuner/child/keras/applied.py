@@ -47,6 +47,8 @@ class AppliedKnobs:
             "allocator": self._allocator,
             "grappler_mixed_precision": self._mixed_precision,
         }
+        if watches.backend == "jax":
+            del looks["threads"]  # those of JAX's client, of which its adapter tells
         return {knob: look() for knob, look in looks.items() if self.knobs.wants(knob)}
 
     def _data(self, knob: str) -> Effect:

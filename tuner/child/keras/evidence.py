@@ -59,8 +59,7 @@ class Observation:
         facts.unit = "samples" if session.clock.total_samples else "steps"
         facts.emulated_precisions = session.device.emulated_precisions()
         facts.precisions = [p for p in session.device.tensorflow_precisions() if p != "fp16" or self._scales_its_loss()]
-        tf = self.watches.tf
-        facts.as_written.update(threads=threads_of(tf, "intra"), inter_op_threads=threads_of(tf, "inter"))
+        self._threads()
         facts.as_written["allocator"] = allocator.in_use() or None
         self._policy()
         self._strategy()
@@ -145,6 +144,15 @@ class Observation:
         if memory is not None:
             session.recorder.emit(memory)
 
+    def _threads(self) -> None:
+        """TensorFlow's pools; of JAX's client its own adapter tells."""
+        facts, tf, backend = self.session.facts, self.watches.tf, self.watches.backend
+        if backend == "tensorflow":
+            facts.as_written.update(threads=threads_of(tf, "intra"), inter_op_threads=threads_of(tf, "inter"))
+            return
+        for knob in ("inter_op_threads",) if backend == "jax" else ("threads", "inter_op_threads"):
+            facts.left_out[knob] = elsewhere(backend)
+
     def _policy(self) -> None:
         policy = self.watches.policy
         self.session.facts.as_written["precision"] = PRECISION_OF.get(policy.chosen_by_script, "fp32")
@@ -204,9 +212,6 @@ class Observation:
             left_out["grad_accumulation"] = OWN_PARTS
         if backend == "torch":
             left_out["steps_per_execution"] = "Keras has it on TensorFlow and JAX only"
-        if backend != "tensorflow":
-            for knob in ("threads", "inter_op_threads"):
-                left_out[knob] = elsewhere(backend)
 
     def _why_whole(self, call: FitCall) -> str:
         """Why the model's batches can't be split, as far as was seen."""
@@ -242,7 +247,7 @@ class Observation:
             self.watches.mixed_precision.written(self.watches.backend, self._products())
         config, call, strategies = self.session.request.config, self.call, self.watches.strategies
         for knob, kind in (("threads", "intra"), ("inter_op_threads", "inter")):
-            if knob in config:
+            if knob in config and (self.watches.backend != "jax" or knob != "threads"):
                 self._compare(knob, threads_of(self.watches.tf, kind))
         if "memory_growth" in config:
             self._compare("memory_growth", self.session.facts.as_written.get("memory_growth"))
