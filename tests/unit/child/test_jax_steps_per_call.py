@@ -15,7 +15,7 @@ from support.in_process import ENDLESS
 from support.jax_regression import LOOP, MODEL, written
 from support.jax_trial import watched
 
-from tuner.child.jax.plans import EFFECTS, KEYS, SETTING
+from tuner.child.jax.plans import CONVOLVES, EFFECTS, KEYS, SETTING
 from tuner.child.jax.several import BY_SCRIPT, CHECKED, KEPT, NOTHING, READ, UNLIKE
 
 HEAD = f"""
@@ -135,9 +135,7 @@ params, loss = trainer.params, trainer.loss
 ALWAYS = {"its arrays are used again", "settings and numbers", AN_ARRAY}
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=[] if name in ALWAYS else pytest.mark.slow) for name in TOGETHER
-])  # fmt: skip
+@pytest.mark.parametrize("name", [pytest.param(it, marks=[] if it in ALWAYS else pytest.mark.slow) for it in TOGETHER])
 def test_calls_run_together_where(name: str, tmp_path: Path) -> None:
     together, _, again, _ = counted(TOGETHER[name], tmp_path)
     assert together >= 92 and again == 0
@@ -251,6 +249,8 @@ def test_batches_of_other_lengths_run_as_written(tmp_path: Path) -> None:
         pytest.param("one = jax.ShapeDtypeStruct((), 'float32')\n"
                      "step = jax.jit(lambda p, x, y: plain(p, x, y + jax.pure_callback(lambda: np.float32(1), one)))"
                      + LOOP, EFFECTS, id="Python"),
+        pytest.param("step = jax.jit(lambda p, x, y: plain(p, x, y + jnp.convolve(y, jnp.ones(1), 'same')))" + LOOP,
+                     CONVOLVES, id="convolves"),
         pytest.param("key = jax.random.key(0)\nstep = jax.jit(lambda p, k, x, y: (*plain(p, x, y), k))\nfor x, y in"
                      " batches(): params, loss, key = step(params, key, x, y)\nkey = 0", KEYS, id="keys"),
         pytest.param("step = jax.jit(lambda p, x, y: (plain(p, x, y)[0], jnp.zeros(())))\n"

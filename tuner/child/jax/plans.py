@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .deferred import real
+from .graphs import operations_of
 from .types import Call
 
 MOST_BYTES = 1 << 26
@@ -21,6 +22,7 @@ LARGE = "the batches of {} steps, and what these give beside their state, take {
 SEVERAL = "the training step's arrays lie on several devices"
 CHANGES = "the training step's state doesn't keep its shapes and types"
 SETTING = "the training step is given a setting, which it is compiled for, that changes with each call"
+CONVOLVES = "the training step convolves, which takes a processor many times as long in a loop of XLA's"
 KEYS = "the training step gives keys for random numbers"
 WEAK = "the training step is given arrays whose type goes by what they meet"
 OTHER = "the training step is given {}"
@@ -129,9 +131,13 @@ class Plan:
             raise UnfitError(OTHER.format(type(leaf).__name__))
 
     def _check(self, leaves: Sequence[Any], jaxpr: Any) -> None:
-        if jaxpr.effects or _calls_python(jaxpr.jaxpr):
+        operations = {each.primitive.name for each in operations_of(jaxpr.jaxpr)}
+        if jaxpr.effects or any("callback" in name for name in operations):
             raise UnfitError(EFFECTS)
         arrays = [leaf for leaf in leaves if isinstance(leaf, self.jax.array)]
+        on = {device.platform for leaf in arrays for device in leaf.sharding.device_set}
+        if on == {"cpu"} and "conv_general_dilated" in operations:
+            raise UnfitError(CONVOLVES)
         if any(len(leaf.sharding.device_set) > 1 for leaf in arrays):
             raise UnfitError(SEVERAL)
         if any(not hasattr(aval.dtype, "itemsize") or "key<" in str(aval.dtype) for aval in self.avals):
@@ -297,16 +303,3 @@ def _kind_of(array: Any) -> tuple[Any, ...]:
 
 def _bytes_of(array: Any) -> int:
     return int(math.prod(array.shape) * getattr(array.dtype, "itemsize", 8))
-
-
-def _calls_python(jaxpr: Any) -> bool:
-    """Whether an operation of it, or of what it calls, is one of Python's."""
-    for equation in jaxpr.eqns:
-        if "callback" in equation.primitive.name:
-            return True
-        for value in equation.params.values():
-            for part in value if isinstance(value, (tuple, list)) else (value,):
-                inner = getattr(part, "jaxpr", part)
-                if hasattr(inner, "eqns") and _calls_python(inner):
-                    return True
-    return False

@@ -13,7 +13,6 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -24,6 +23,7 @@ from ..records import Evidence
 from ..session import Session
 from . import FRAMEWORK
 from .functions import JittedFunction
+from .graphs import graphs_in
 from .steps import StepWatch
 from .types import Call
 
@@ -200,17 +200,10 @@ def asked_in(jaxpr: Any, known: dict[int, Asked]) -> Asked:
             if _is_float32([each.aval for each in equation.invars], equation.params):
                 asked[kind, word_of(equation.params.get("precision"))] += 1
             continue
-        for inner in _graphs(equation.params.values()):
+        for inner in graphs_in(equation):
             asked += asked_in(inner, known)
     known[id(graph)] = asked
     return asked
-
-
-def _graphs(values: Any) -> Iterator[Any]:
-    for value in values:
-        for each in value if isinstance(value, (tuple, list)) else (value,):
-            if hasattr(getattr(each, "jaxpr", each), "eqns"):
-                yield each
 
 
 def word_of(precision: Any) -> str:

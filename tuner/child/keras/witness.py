@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, TypeVar
 
+from ..jax.graphs import operations_of
 from ..patches import instead
 from .types import Model
 
@@ -122,17 +123,9 @@ def _wherever_it_lies(model: Any) -> Iterator[None]:
 
 
 def _products_on_jax(jaxpr: Any) -> Counter[str]:
-    """The products in an expression of JAX's, and in all that it calls."""
-    counts: Counter[str] = Counter()
-    for equation in jaxpr.eqns:
-        if equation.primitive.name in _ON_JAX:
-            counts[str(equation.invars[0].aval.dtype)] += 1
-        for value in equation.params.values():
-            for part in value if isinstance(value, (tuple, list)) else (value,):
-                inner = getattr(part, "jaxpr", part)
-                if hasattr(inner, "eqns"):
-                    counts.update(_products_on_jax(inner))
-    return counts
+    """The products in a graph of JAX's, and in all that it calls."""
+    found = (each for each in operations_of(jaxpr) if each.primitive.name in _ON_JAX)
+    return Counter(str(each.invars[0].aval.dtype) for each in found)
 
 
 def _products_on_torch(torch: ModuleType, counts: Counter[str]) -> Any:
