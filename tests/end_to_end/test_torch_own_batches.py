@@ -349,7 +349,7 @@ def test_samples_are_counted_only_where_the_baseline_was(begin: Begin, knowledge
     _by_hand(5, 24)
     facts = trial.end()
     assert (facts["unit"], facts["samples"]) == ("steps", 0)
-    assert "bind their size, as in -- --batch-size={batch_size}" in facts["left_out"]["batch_size"]
+    assert "bind it, as in -- --batch-size={batch_size}" in facts["left_out"]["batch_size"]
 
 
 @pytest.mark.parametrize("flag", ["--batch_size", "--batch-size", "--bs"])

@@ -13,7 +13,10 @@ from . import KNOBS, NAME, PUT_AHEAD
 from .places import GrainSource
 from .watch import GrainWatch, ready
 
-NO_SIZE = "nothing turns the batch of a Grain loader: bind its size, as in -- --batch-size={batch_size}"
+NO_SIZE = (
+    "nothing turns the batch of a Grain loader: where the script has an option for its size, bind it, as in"
+    " -- --batch-size={batch_size}"
+)
 NOT_READ = "no Grain loader of the training was read"
 
 

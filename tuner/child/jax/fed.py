@@ -6,7 +6,10 @@ from ..session import Session
 from ..watch import KNOBS_OF, Watch
 from . import FRAMEWORK
 
-MADE_BY_THE_LOOP = "the loop makes its batches by itself: bind its size, as in -- --batch-size={batch_size}"
+MADE_BY_THE_LOOP = (
+    "the loop makes its batches by itself: where the script has an option for their size, bind it, as in"
+    " -- --batch-size={batch_size}"
+)
 READING = ("read_threads", "read_buffer", "device_prefetch")
 """What Grain alone has."""
 KNOBS = {

@@ -12,7 +12,10 @@ from .parts import KNOB as ACCUMULATION
 
 NO_LOADER = "no DataLoader feeds the training steps"
 FETCHED_BEFORE = f"{NO_LOADER}: what one gave was fetched before, and is trained on again or was looked at once"
-UNBOUND = f"{NO_LOADER}: where the loop makes its batches, bind their size, as in -- --batch-size={{batch_size}}"
+UNBOUND = (
+    f"{NO_LOADER}: where the loop makes its batches, and the script has an option for their size, bind it, as in"
+    " -- --batch-size={batch_size}"
+)
 FETCHED_ONCE = "the loader is fetched once only: its batch is all the data"
 SHARED_OUT = "each worker makes batches of its own share of the data, whose last ones are short or dropped"
 LENGTHS_ALIKE = 1.01
