@@ -29,6 +29,17 @@ def main(batch_size, steps):
     BATCH, STEPS = batch_size, steps
 main(standalone_mode=False)
 """
+LIMITED = {
+    "argparse": """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch-size", type=int, default=20, choices=[10, 20, 40])
+BATCH, STEPS = parser.parse_args().batch_size, 30
+""",
+    "absl": ABSL,
+    "click": CLICK.replace("default=20", "default=20, type=click.IntRange(max=30)"),
+    "click, clamped": CLICK.replace("default=20", "default=20, type=click.IntRange(max=30, clamp=True)"),
+}
 PARSERS = {"absl": (ABSL, "--batch_size"), "click": (CLICK, "--batch-size")}
 WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1, "block_s": 0.0}
 KNOWN = {
@@ -56,12 +67,19 @@ def test_the_size_of_a_batch_is_found_and_set(script: tuple[Path, str], run_chil
     assert ran.facts["samples"] == int(re.findall(r"^trained on (\d+)$", ran.output, re.MULTILINE)[-1]) == 1000
 
 
-def test_a_size_that_the_script_forbids_is_not_set(run_child: Callable[..., Any], write_script: Any) -> None:
+@pytest.mark.parametrize("parser", LIMITED)
+def test_a_size_that_the_script_forbids_is_not_set(
+    parser: str, run_child: Callable[..., Any], write_script: Any
+) -> None:
     """As plain Python refuses it on the command line. The script trains on, and the config isn't in effect."""
-    script = write_script(SCRIPTS["jitted"].replace(WRITTEN, ABSL))
+    script = write_script(SCRIPTS["jitted"].replace(WRITTEN, LIMITED[parser]))
     ran = run_child(script, {"batch_size": 32}, knowledge=KNOWN, window=WHOLE)
     assert ran.returncode == 0, ran.output
     assert ran.evidence("batch_size") == "contradicted", ran.of("knob")
+    assert "the script's parser refuses 32" in str(ran.of("note")), ran.of("note")
+
+    applied = run_child(script, {"batch_size": 32}, mode="apply", knowledge=KNOWN)
+    assert "NOT in effect: batch_size (the script's parser refuses 32: " in applied.output, applied.output
 
 
 def test_an_applied_run_tells_what_is_in_effect(script: tuple[Path, str], run_child: Callable[..., Any]) -> None:

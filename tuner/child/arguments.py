@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from .applied import Effect
@@ -52,6 +50,7 @@ class ParserOptions(ScriptOptions):
             if knob in self._given and is_option_of(knob, dest)
         }  # fmt: skip
         self._applied: set[str] = set()
+        self._refused: dict[str, str] = {}
         self._session = session
         self._seen: dict[str, _Option] = {}
 
@@ -64,7 +63,14 @@ class ParserOptions(ScriptOptions):
                 action.dest: (action.option_strings[-1] if action.option_strings else "", getattr(parsed, action.dest))
                 for action in parser._actions if hasattr(parsed, action.dest)
             }  # fmt: skip
-            self.parsed(options, partial(setattr, parsed))
+
+            def put(dest: str, value: Value) -> None:
+                for action in parser._actions:
+                    if action.dest == dest:
+                        parser._check_value(action, value)
+                setattr(parsed, dest, value)
+
+            self.parsed(options, put)
             return parsed, rest
 
         return parse_known_args
@@ -79,14 +85,22 @@ class ParserOptions(ScriptOptions):
         values = {dest: value for dest, (_, value) in options.items()}
         for knob, dest in self.bound.items():
             if type(values.get(dest)) is int:
-                self._compare(knob, values[dest])
-                with contextlib.suppress(Exception):  # a rule of the script's own, which its parser keeps
+                try:
                     put(dest, self._given[knob])
+                except Exception as error:  # a rule of the script's own, which its parser keeps
+                    self._refuse(knob, " ".join(str(error).split()))
+                else:
+                    self._compare(knob, values[dest])
                     values[dest] = self._given[knob]
                     self._applied.add(knob)
         for dest, (flag, _) in options.items():
             if flag and isinstance(values[dest], (bool, int, float, str)):
                 self._seen[dest] = _Option(flag, values[dest])
+
+    def _refuse(self, knob: str, why: str) -> None:
+        self._refused[knob] = f"the script's parser refuses {self._given[knob]}: {why}"
+        if self._session.measuring:  # an applied run says so of what isn't in effect
+            self._session.note(f"{knob}: {self._refused[knob]}")
 
     def _compare(self, knob: str, told: int) -> None:
         """Says of an applied run whose script was told another batch than the one that the profile was proven with."""
@@ -113,11 +127,15 @@ class ParserOptions(ScriptOptions):
 
     def effects(self) -> dict[str, Effect]:
         """For ``autotune run``: of each bound knob, whether the parser set its option."""
-        missing = "the script's parser has no option --{} that holds a whole number"
-        return {
-            knob: Effect(1) if knob in self._applied else Effect(0, missing.format(dest.replace("_", "-")))
+        flags = self._session.request.knowledge.option_flags
+        missing = {
+            knob: "the script's parser has no option {} that holds a whole number".format(
+                flags.get(knob) or f"--{dest.replace('_', '-')}"
+            )
             for knob, dest in self.bound.items()
         }
+        reasons = {**missing, **self._refused}
+        return {knob: Effect(1) if knob in self._applied else Effect(0, reasons[knob]) for knob in self.bound}
 
     def observe(self) -> None:
         """A knob has an option where one of its usual names holds the value that was observed in the loader."""

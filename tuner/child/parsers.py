@@ -9,6 +9,7 @@ from typing import Any
 
 from .adapter import Adapter, Library
 from .patches import patch
+from .records import Value
 from .session import Session
 
 
@@ -50,7 +51,14 @@ class ParsersAdapter(Adapter):
                 options = [each for each in command.params if each.name in made.params]
                 flags = {each.name: max(each.opts, key=len) for each in options}  # of an argument its name
                 named = {name: (flag if flag[0] == "-" else "", made.params[name]) for name, flag in flags.items()}
-                told(named, made.params.__setitem__)
+                types = {each.name: each.type for each in options}
+
+                def put(name: str, value: Value) -> None:
+                    if (taken := types[name](str(value), None, made)) != value:  # as it was typed
+                        raise ValueError(f"it makes {taken} of it")
+                    made.params[name] = value
+
+                told(named, put)
                 return made
 
             return make_context
