@@ -46,6 +46,11 @@ def has_grain() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("jax", "grain"))
 
 
+def has_ml_collections() -> bool:
+    """Whether ml_collections is here beside JAX."""
+    return all(importlib.util.find_spec(name) is not None for name in ("jax", "ml_collections"))
+
+
 @cache
 def has_jax_cuda() -> bool:
     """Whether JAX can use a CUDA device: by its plugin's files, as JAX itself would take the card's memory."""
@@ -59,10 +64,14 @@ def has_xla() -> bool:
 
 HARDWARE: Mapping[str, Callable[[], bool]] = {
     "cuda": has_cuda, "tpu": has_tpu, "xla": has_xla, "jax": has_jax, "grain": has_grain, "jax_cuda": has_jax_cuda,
+    "ml_collections": has_ml_collections,
 }  # fmt: skip
 
 
-LIBRARIES = {"jax": "optax or Flax isn't installed (make test-jax)", "grain": "Grain isn't installed (make test-jax)"}
+LIBRARIES = {
+    "jax": "optax or Flax isn't installed (make test-jax)", "grain": "Grain isn't installed (make test-jax)",
+    "ml_collections": "ml_collections isn't installed (make test-jax)",
+}  # fmt: skip
 """A mark of what is no hardware → why a test is skipped."""
 
 

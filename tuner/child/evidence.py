@@ -60,8 +60,9 @@ def compare(
         return Finding(Evidence.VERIFIED, BY_OPTION, value, 0, 0)
     if set_by is SetBy.ARGUMENT:
         return Finding(Evidence.UNVERIFIABLE, f"{why or f'observed {observed}'}; {ITS_OWN}", value, sites, changed)
-    reason = why or f"observed {observed}: something in the script set it back"
-    return Finding(Evidence.CONTRADICTED, reason, value, sites, changed)
+    back = "the option was set back, or had been read before"
+    reason = f"observed {observed}: {back if set_by is SetBy.OPTION else 'something in the script set it back'}"
+    return Finding(Evidence.CONTRADICTED, why or reason, value, sites, changed)
 
 
 def inapplicable(reason: str, set_by: SetBy, *, sites: int = 1) -> Finding:

@@ -20,10 +20,16 @@ OPTION_NAMES: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """The names that public training scripts give to options for these knobs."""
 
+_NOT_TRAINING = frozenset({"eval", "evaluation", "val", "valid", "validation", "test", "inference", "generation"})
+"""A group of options that is called so isn't of the training."""
+
 
 def is_named(destination: str, knob: str) -> bool:
-    """Whether an option of this destination is called as the knob is."""
-    plain, names = destination.lower().replace("-", "_"), (knob, *OPTION_NAMES.get(knob, ()))
+    """Whether an option of this destination is called as the knob is, also in a group: ``config.batch_size``."""
+    *groups, plain = destination.lower().replace("-", "_").split(".")
+    if any(_NOT_TRAINING.intersection(group.split("_")) for group in groups):
+        return False
+    names = (knob, *OPTION_NAMES.get(knob, ()))
     return plain in names or plain.replace("_", "") in {name.replace("_", "") for name in names}
 
 

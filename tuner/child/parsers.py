@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -12,9 +12,14 @@ from .patches import patch
 from .records import Value
 from .session import Session
 
+_Place = tuple[Any, str, Any]
+"""What holds a value, by which key, and the value."""
+
 
 class ParsersAdapter(Adapter):
-    """absl's flags, which scripts of JAX's and TensorFlow's often have; click, and Typer, which is built on it."""
+    """absl's flags, which scripts of JAX's and TensorFlow's often have, and configs of ml_collections' among these;
+    click, and Typer, which is built on it.
+    """
 
     framework = "parsers"
 
@@ -33,8 +38,16 @@ class ParsersAdapter(Adapter):
         def calling(original: Callable[..., Any]) -> Callable[..., Any]:
             def __call__(values: Any, argv: Any, known_only: bool = False) -> Any:
                 rest = original(values, argv, known_only)
-                defined = [values[name] for name in values]  # each once more where it has a short name
-                told({each.name: (f"--{each.name}", each.value) for each in defined}, partial(setattr, values))
+                defined = {values[name].name: values[name].value for name in values}  # each may have a short name, too
+                # A field of a config that was typed is a flag as well, and no longer read as one.
+                in_order = sorted(defined.items(), key=lambda each: _is_config(each[1]))
+                places = {name: place for flag, value in in_order for name, place in _places(flag, values, flag, value)}
+
+                def put(name: str, value: Value) -> None:
+                    holder, key, _ = places[name]
+                    setattr(holder, key, value)
+
+                told({name: (f"--{name}", value) for name, (_, _, value) in places.items()}, put)
                 return rest
 
             return __call__
@@ -65,3 +78,24 @@ class ParsersAdapter(Adapter):
 
         if self.session.options.is_wanted:
             patch(core.Command, "make_context", making)
+
+
+def _is_config(value: object) -> bool:
+    config = getattr(sys.modules.get("ml_collections"), "ConfigDict", None)
+    return config is not None and isinstance(value, config)
+
+
+def _places(name: str, holder: Any, key: str, value: Any, *around: object) -> Iterator[tuple[str, _Place]]:
+    """The place of a flag; of a config those of its fields, by the names that these are typed by.
+
+    ``around``: configs that it is a field of. A config may hold itself.
+    """
+    if not _is_config(value):
+        yield name, (holder, key, value)
+    elif not any(value is each for each in around):
+        for field in value:
+            try:
+                inner = value[field]
+            except Exception:  # one that is required, and wasn't given
+                continue
+            yield from _places(f"{name}.{field}", value, field, inner, value, *around)

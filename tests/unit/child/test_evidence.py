@@ -47,6 +47,7 @@ def test_what_is_not_applicable_is_so_of_the_value_or_of_all() -> None:
 
 def test_reasons_say_what_is_known() -> None:
     assert compare(64, 32, SetBy.PATCH).reason == "observed 32: something in the script set it back"
+    assert compare(64, 32, SetBy.OPTION).reason == "observed 32: the option was set back, or had been read before"
     assert compare(64, 32, SetBy.PATCH, why="the batches are ready-made").reason == "the batches are ready-made"
     assert compare(64, 64, SetBy.OPTION, sites=3) == Finding(
         Evidence.VERIFIED, "by an option of the script or of its trainer", 64, 0, 0

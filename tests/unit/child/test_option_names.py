@@ -15,7 +15,7 @@ from tuner.child.option_names import is_option_of
         "training_batch_size",
         "batch_size_train", "per_device_train_batch_size", "per_device_batch_size", "per_gpu_train_batch_size",
         "per_gpu_batch_size", "batch_size_per_gpu", "batch_size_per_device", "samples_per_gpu", "ims_per_batch",
-        "local_batch_size",
+        "local_batch_size", "config.batch_size", "config.train.batch_size", "config.data.batch-size",
     ],
 )  # fmt: skip
 def test_options_that_say_what_a_training_batch_holds(option: str) -> None:
@@ -30,10 +30,11 @@ def test_options_that_say_what_a_training_batch_holds(option: str) -> None:
         "per_device_eval_batch_size", "per_gpu_eval_batch_size", "gen_batch_size", "generation_batch_size",
         "inference_batch_size", "sample_batch_size", "max_batch_size", "eval_bs", "test_bs", "batches", "num_batches",
         "batch_norm", "batch_split", "total_batch_size", "global_batch_size", "micro_batch_size", "device_batch_size",
+        "config.eval_batch_size", "config.eval.batch_size", "config.test_data.batch_size", "config.batch_size.x",
     ],
 )  # fmt: skip
 def test_options_that_say_something_else(option: str) -> None:
-    """Of the last four scripts derive parts of a batch, or are parts themselves: none is a loader's batch alone."""
+    """Of "total_" to "device_" scripts derive parts of a batch, or are parts themselves: none is a loader's batch."""
     assert not is_option_of("batch_size", option)
 
 
