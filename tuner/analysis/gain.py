@@ -178,12 +178,12 @@ def runs_as_written(trials: Iterable[Trial]) -> list[Trial]:
     runs = {trial.number: trial for trial in trials if trial.phase in _ANCHORS and trial.measurement is not None}
     replaced = {
         number for run in runs.values() for number in run.group
-        if number in runs and is_calmer(_measured(run), _measured(runs[number]))
+        if number in runs and is_calmer(_measurement_of(run), _measurement_of(runs[number]))
     }  # fmt: skip
     return [runs[number] for number in sorted(runs.keys() - replaced)]
 
 
-def _measured(run: Trial) -> Measurement:
+def _measurement_of(run: Trial) -> Measurement:
     assert run.measurement is not None
     return run.measurement
 
@@ -206,10 +206,8 @@ class BaselineTrack:
         self._beside_it = {trial.number for trial in trials if reference_of(trial) is not None}
         self._blocks = [run.blocks for run in runs if run is not None]
         self._unit = next((run.unit for run in runs if run is not None), None)
-        self._runs = [run for run in runs_as_written(trials) if _measured(run).unit == self._unit]
-        self._replaced = self._measured.intersection(t.number for t in trials if t.phase in _ANCHORS).difference(
-            run.number for run in self._runs
-        )
+        self._runs = [run for run in runs_as_written(trials) if _measurement_of(run).unit == self._unit]
+        self._replaced = {t.number for t in trials if t.phase in _ANCHORS} - {run.number for run in self._runs}
         scores = ((run.number, score_of(run.outcome, objective)) for run in self._runs)
         self._anchors = [(number, score) for number, score in scores if score is not None]
 

@@ -64,7 +64,8 @@ def search(study: StudyContext, sampler: Sampler) -> str:
         if hurried or (enough and (ahead.lacking or not _has_moved(study, MOVED))):
             return ahead.lacking or enough or hurried
         unsure = _unsure_by(study)
-        is_due = after_a_pause or _since_baseline(study) >= plan.anchor_every or unsure is not None
+        has_failed = unsure is not None and any(trial.number > unsure.number for trial in _as_written(study))
+        is_due = after_a_pause or _since_baseline(study) >= plan.anchor_every or (unsure is not None and not has_failed)
         if enough or is_due or _has_moved(study, SUSPECT):
             after_a_pause = False
             in_place_of = (unsure.number,) if unsure is not None else ()
@@ -149,11 +150,16 @@ def _since_baseline(study: StudyContext) -> float:
     return since
 
 
+def _as_written(study: StudyContext) -> list[Trial]:
+    return [trial for trial in study.trials if trial.phase in (Phase.BASELINE, Phase.ANCHOR) and trial.outcome]
+
+
 def _unsure_by(study: StudyContext) -> Trial | None:
     """The last run of the script as written, where it was disturbed and a trial without turns after it was calm: the
     gain is as rough as that run. On a machine where two runs of it in a row were disturbed a third would be no better.
+    A run that failed tells nothing of either.
     """
-    runs = [trial for trial in study.trials if trial.phase in (Phase.BASELINE, Phase.ANCHOR) and trial.outcome]
+    runs = [trial for trial in _as_written(study) if trial.measurement]
     disturbed = [bool(trial.outcome and contamination(trial.outcome, study.plan.host)) for trial in runs[-2:]]
     if disturbed not in ([True], [False, True]):
         return None

@@ -14,7 +14,7 @@ from support.clocked import Clocked
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.bottleneck import Bound, bottleneck_of
 from tuner.devices.present import host_of
-from tuner.model import BASELINE, Config, Outcome, Phase, Side, Trial
+from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Side, Trial
 from tuner.report.summary import summary
 from tuner.report.trials import TrialsReport
 from tuner.result import StudyResult
@@ -26,10 +26,10 @@ HINT = "no more than a hint: the script as written was disturbed when it was mea
 
 def study(
     folder: Path, disturbed: int, budget_s: float = 55.0, best: str = "bf16", *others: str, last: int | None = None,
-    anchor_every: int = 1,
+    anchor_every: int = 1, late: int | None = None,
 ) -> StudyResult:  # fmt: skip
     """One in which no trials take turns, too short for finals; others have most cores in that run as written, or in all
-    from that one to the ``last``.
+    from that one to the ``last``. The ``late`` one runs out of time.
     """
     as_written = list[Config]()
 
@@ -40,7 +40,8 @@ def study(
         is_disturbed = disturbed <= len(as_written) - 1 <= (disturbed if last is None else last)
         run = worlds.measured(50.0 if is_disturbed else 100.0)
         assert run.measurement is not None
-        return replace(run, measurement=replace(run.measurement, foreign_cpus=6.0 if is_disturbed else 0.0))
+        run = replace(run, measurement=replace(run.measurement, foreign_cpus=6.0 if is_disturbed else 0.0))
+        return replace(run, kind=OutcomeKind.TIMED_OUT) if len(as_written) - 1 == late else run
 
     plan = worlds.plan(
         folder, budget_s=budget_s, trials=None, selection=("precision", *others), anchor_every=anchor_every,
@@ -91,6 +92,17 @@ def test_one_that_was_disturbed_is_measured_again_before_more_is_held_against_it
     # What came before that is held against the calm run alone: between the two it was 1.73 times as fast.
     first = TrialsReport(result.trials, result.objective).gain(result.trials[1])
     assert first == pytest.approx(2.6 if last == 9 > disturbed else 1.3)
+
+
+@pytest.mark.parametrize(("anchor_every", "anchors", "gain"), [(8, [2], 2.6), (1, [2, 4], 1.3)])
+def test_one_that_failed_measures_nothing_again(
+    tmp_path: Path, anchor_every: int, anchors: list[int], gain: float
+) -> None:
+    """None is run for it alone, which may fail as well; the next one that is due takes the disturbed one's place."""
+    result = study(tmp_path, 0, 165.0, "bf16", "layout", last=1, anchor_every=anchor_every, late=2)
+    ran = [trial.number for trial in result.trials if trial.phase is Phase.ANCHOR]
+    assert ran[:2] == anchors and not result.trials[2].measurement
+    assert TrialsReport(result.trials, result.objective).gain(result.trials[1]) == pytest.approx(gain)
 
 
 def test_what_binds_the_loop_is_told_by_the_run_that_took_the_disturbed_ones_place() -> None:
