@@ -39,7 +39,10 @@ def stride(count: int) -> int:
 
 
 class Movement:
-    """One group's. ``read`` gives its samples, none as long as there is nothing to read; then nothing counts."""
+    """One group's. ``read`` gives its samples, none as long as there is nothing to read; then nothing counts.
+
+    ``is_lost``: something else was looked at, too; nothing is told then.
+    """
 
     def __init__(self, name: str, read: Callable[[], Samples], group: str = "") -> None:
         self._name = name
@@ -49,7 +52,7 @@ class Movement:
         self._before: Samples = ()
         self._moved: list[float] = []
         self._unsure: list[float] = []
-        self._is_read = False
+        self._is_read = self.is_lost = False
 
     def look(self, *, is_sure: bool = True) -> None:
         """Adds how far each tensor has moved since the last look; waits for the device. Never raises.
@@ -71,7 +74,7 @@ class Movement:
     @property
     def record(self) -> WeightChange:
         """What was seen; of no steps where the last look read nothing: how far the weights went isn't known then."""
-        steps = len(self._moved) + len(self._unsure) if self._is_read else 0
+        steps = len(self._moved) + len(self._unsure) if self._is_read and not self.is_lost else 0
         path, changes = (self._path(), self._changes()) if steps else (0.0, ())
         return WeightChange(self._name, steps, path, self._group, changes)
 

@@ -25,8 +25,10 @@ from .sites import EagerSite, Owner
 from .traces import Trace
 from .types import Arguments, Call, Keywords, Leaves, leaves_at, shape_of
 
-Made = dict[int, tuple[Callable[[], Any], int]]
-"""By the identity of an array: the array, held loosely, and its number among a call's results."""
+Place = tuple[int, int]
+"""How many results a call has, and the number of one of them: what it gives may go by a flag."""
+Made = dict[int, tuple[Callable[[], Any], Place]]
+"""By the identity of an array: the array, held loosely, and its place among a call's results."""
 MOST_CALLS = MOST_GROUPS
 """Of a function's last calls the results are known: it may train so many models by turns."""
 
@@ -65,12 +67,12 @@ class WeightWatch:
             self._watch(function, kind, self._gradients(function.last, args, kwargs), may_begin=False)
         leaves = self._leaves(result)
         for group in self._groups:
-            numbers = group.results.get(function)
-            if numbers is not None and max(numbers) < len(leaves):
+            numbers = group.results.get(function, {}).get(len(leaves))
+            if numbers is not None:
                 self._look(group, [leaves[number] for number in numbers])
         arrays = ((leaf, number) for number, leaf in enumerate(leaves) if hasattr(leaf, "is_deleted"))
         made = self._made.setdefault(function, deque(maxlen=MOST_CALLS))
-        made.append({id(leaf): (weakref.ref(leaf), number) for leaf, number in arrays})
+        made.append({id(leaf): (weakref.ref(leaf), (len(leaves), number)) for leaf, number in arrays})
 
     def catch_up(self) -> None:
         """Looks at what is computed by now, and wasn't when its call ended."""
@@ -145,18 +147,21 @@ class WeightWatch:
         return found
 
     def _notes_results(self, group: _Group, leaves: Sequence[Any]) -> None:
-        """Which function has given them, and where among its results."""
+        """Which function has given them, and where among its results: where that changes, others were looked at."""
         found = [self._giver_of(leaf) for leaf in leaves]
-        givers = {each[0] for each in found if each is not None}
+        givers = {(each[0], each[1][0]) for each in found if each is not None}
         if len(givers) == 1 and None not in found:
-            group.results[givers.pop()] = [each[1] for each in found if each is not None]
+            owner, count = givers.pop()
+            numbers = [each[1][1] for each in found if each is not None]
+            if group.results.setdefault(owner, {}).setdefault(count, numbers) != numbers and group.movement is not None:
+                group.movement.is_lost = True
 
-    def _giver_of(self, leaf: Any) -> tuple[Owner, int] | None:
+    def _giver_of(self, leaf: Any) -> tuple[Owner, Place] | None:
         for owner, calls in self._made.items():
             for made in reversed(calls):
-                known, number = made.get(id(leaf), (None, 0))
+                known, place = made.get(id(leaf), (None, (0, 0)))
                 if known is not None and known() is leaf:
-                    return owner, number
+                    return owner, place
         return None
 
     # looks
@@ -182,14 +187,15 @@ class WeightWatch:
 class _Group:
     """Weights of which one gradient is taken. ``newest``: the watched ones, as they are now.
 
-    ``is_seen``: these were looked at. ``results``: by functions that give them, where they are among their results.
+    ``is_seen``: these were looked at. ``results``: by functions that give them, and how many results these have, the
+    numbers that they have there.
     """
 
     def __init__(self, read: Callable[[Sequence[Any]], Samples]) -> None:
         self.movement: Movement | None = None
         self.newest: list[Callable[[], Any]] = []
         self.is_seen = False
-        self.results: weakref.WeakKeyDictionary[Owner, Sequence[int]] = weakref.WeakKeyDictionary()
+        self.results: weakref.WeakKeyDictionary[Owner, dict[int, Sequence[int]]] = weakref.WeakKeyDictionary()
         self._read_sample = read
 
     def puts(self, leaves: Sequence[Any]) -> None:
