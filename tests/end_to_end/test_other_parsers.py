@@ -76,7 +76,7 @@ def test_a_size_that_the_script_forbids_is_not_set(
     ran = run_child(script, {"batch_size": 32}, knowledge=KNOWN, window=WHOLE)
     assert ran.returncode == 0, ran.output
     assert ran.evidence("batch_size") == "contradicted", ran.of("knob")
-    assert "the script's parser refuses 32" in str(ran.of("note")), ran.of("note")
+    assert "the script's parser refuses 32: " in str(ran.of("knob")), ran.of("knob")
 
     applied = run_child(script, {"batch_size": 32}, mode="apply", knowledge=KNOWN)
     assert "NOT in effect: batch_size (the script's parser refuses 32: " in applied.output, applied.output

@@ -50,7 +50,6 @@ class ParserOptions(ScriptOptions):
             if knob in self._given and is_option_of(knob, dest)
         }  # fmt: skip
         self._applied: set[str] = set()
-        self._refused: dict[str, str] = {}
         self._session = session
         self._seen: dict[str, _Option] = {}
 
@@ -88,7 +87,8 @@ class ParserOptions(ScriptOptions):
                 try:
                     put(dest, self._given[knob])
                 except Exception as error:  # a rule of the script's own, which its parser keeps
-                    self._refuse(knob, " ".join(str(error).split()))
+                    why = " ".join(str(error).split())
+                    self._session.knobs.refused[knob] = f"the script's parser refuses {self._given[knob]}: {why}"
                 else:
                     self._compare(knob, values[dest])
                     values[dest] = self._given[knob]
@@ -96,11 +96,6 @@ class ParserOptions(ScriptOptions):
         for dest, (flag, _) in options.items():
             if flag and isinstance(values[dest], (bool, int, float, str)):
                 self._seen[dest] = _Option(flag, values[dest])
-
-    def _refuse(self, knob: str, why: str) -> None:
-        self._refused[knob] = f"the script's parser refuses {self._given[knob]}: {why}"
-        if self._session.measuring:  # an applied run says so of what isn't in effect
-            self._session.note(f"{knob}: {self._refused[knob]}")
 
     def _compare(self, knob: str, told: int) -> None:
         """Says of an applied run whose script was told another batch than the one that the profile was proven with."""
@@ -134,7 +129,7 @@ class ParserOptions(ScriptOptions):
             )
             for knob, dest in self.bound.items()
         }
-        reasons = {**missing, **self._refused}
+        reasons = {**missing, **self._session.knobs.refused}
         return {knob: Effect(1) if knob in self._applied else Effect(0, reasons[knob]) for knob in self.bound}
 
     def observe(self) -> None:

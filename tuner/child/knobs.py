@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 
 from . import evidence
 from .evidence import Finding, SetBy
@@ -41,6 +42,8 @@ class Knobs:
         self.arguments = frozenset(arguments)
         self.kept_by_script: dict[str, str] = {}
         """Knob → why the script's own value stays."""
+        self.refused: dict[str, str] = {}
+        """Knob → why its option doesn't take the config's value."""
         self.trainer_options: dict[str, object] = {}
         """Knob → the value that the script gives its trainer; None where it leaves it to the trainer."""
         self.reported: dict[str, Evidence] = {}
@@ -103,6 +106,8 @@ class Knobs:
         """Sends what was found of a knob; nothing, where the config doesn't ask for it. The last report counts."""
         if knob in self._inapplicable:
             finding = Finding(Evidence.NOT_APPLICABLE, self._inapplicable[knob], None, finding.sites, 0, False)
+        elif finding.evidence is Evidence.CONTRADICTED and knob in self.refused:
+            finding = replace(finding, reason=self.refused[knob])
         elif finding.evidence is Evidence.CONTRADICTED and self._ended_early():
             # What ended the script so early is the news, not that a knob had no time to show.
             reason = "the script ended before it could show"
