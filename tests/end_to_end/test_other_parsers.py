@@ -29,6 +29,23 @@ def main(batch_size, steps):
     BATCH, STEPS = batch_size, steps
 main(standalone_mode=False)
 """
+TYPER = """
+import typer
+app = typer.Typer()
+@app.command()
+def train(batch_size: int = typer.Option(20), steps: int = 30):
+    global BATCH, STEPS
+    BATCH, STEPS = batch_size, steps
+@app.command()
+def evaluate(batch_size: int = typer.Option(20)):
+    pass
+app(["train"], standalone_mode=False)
+"""
+CHECKED = """
+def checked(context, option, size):
+    assert size % 5 == 0
+    return size
+"""
 LIMITED = {
     "argparse": """
 import argparse
@@ -39,8 +56,10 @@ BATCH, STEPS = parser.parse_args().batch_size, 30
     "absl": ABSL,
     "click": CLICK.replace("default=20", "default=20, type=click.IntRange(max=30)"),
     "click, clamped": CLICK.replace("default=20", "default=20, type=click.IntRange(max=30, clamp=True)"),
+    "click, by a callback": CHECKED + CLICK.replace("default=20", "default=20, callback=checked"),
+    "typer": TYPER.replace("Option(20)", "Option(20, max=30)"),
 }
-PARSERS = {"absl": (ABSL, "--batch_size"), "click": (CLICK, "--batch-size")}
+PARSERS = {"absl": (ABSL, "--batch_size"), "click": (CLICK, "--batch-size"), "typer": (TYPER, "--batch-size")}
 WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1, "block_s": 0.0}
 KNOWN = {
     "framework": "jax", "unit": "samples", "as_written": {"batch_size": 20}, "options": {"batch_size": "batch_size"},

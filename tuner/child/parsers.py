@@ -64,10 +64,12 @@ class ParsersAdapter(Adapter):
                 options = [each for each in command.params if each.name in made.params]
                 flags = {each.name: max(each.opts, key=len) for each in options}  # of an argument its name
                 named = {name: (flag if flag[0] == "-" else "", made.params[name]) for name, flag in flags.items()}
-                types = {each.name: each.type for each in options}
 
                 def put(name: str, value: Value) -> None:
-                    if (taken := types[name](str(value), None, made)) != value:  # as it was typed
+                    option = next(each for each in options if each.name == name)
+                    with made.scope(cleanup=False):  # which the option's own callback may ask for
+                        taken = option.process_value(made, str(value))  # as it was typed
+                    if taken != value:
                         raise ValueError(f"it makes {taken} of it")
                     made.params[name] = value
 
