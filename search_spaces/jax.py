@@ -18,6 +18,7 @@ def _precisions(known: Known) -> Sequence[Value]:
 
 
 CUDA = frozenset({"cuda"})
+CPU_AND_CUDA = processors.CPU | CUDA
 
 SPACE = SearchSpace(
     name="jax",
@@ -45,6 +46,11 @@ SPACE = SearchSpace(
             "steps_per_call", lambda known: [1, 4, 16], "training steps that one call of a compiled function takes",
             tier=2, ordered=True, needs=lambda config: not config.get("donation", False), value_type=int, least=1,
             tier_reason="XLA compiles the same operations anew, in a loop, and may round otherwise, so it is screened.",
+        ),
+        Knob(
+            "checkpointing", lambda known: [True, False], "parts of a compiled loss are computed again in the backward",
+            tier=2, devices=CPU_AND_CUDA, value_type=bool, spares_memory=True,
+            tier_reason="XLA compiles the same operations in parts, and may round otherwise, so it is screened.",
         ),
         memory.ALLOCATOR,
         Knob(

@@ -13,6 +13,7 @@ from ..session import Session
 from ..watch import Watch
 from . import ABOVE, FRAMEWORK, is_below
 from .ahead import PutWatch
+from .checkpointing import CheckpointWatch
 from .client import ClientWatch
 from .compiling import CompileWatch
 from .donation import DonationWatch
@@ -39,6 +40,7 @@ class JaxAdapter(Adapter):
     _patches: Instrumentation | None = None
     _products: ProductWatch
     _donation: DonationWatch
+    _checkpointing: CheckpointWatch
     _several: SeveralWatch
 
     def __init__(self, session: Session) -> None:
@@ -84,8 +86,11 @@ class JaxAdapter(Adapter):
         self._donation.install()
         self._several = SeveralWatch(session, self.steps, self.reads, jax)
         self._several.install()
+        self._checkpointing = CheckpointWatch(session, self.steps, jax)
+        self._checkpointing.install()
         session.feeds.putting = puts = PutWatch(jax)
-        self._patches = Instrumentation(session, self.steps, jax, puts, knobs=(self._donation, self._several))
+        knobs = (self._donation, self._several, self._checkpointing)
+        self._patches = Instrumentation(session, self.steps, jax, puts, knobs=knobs)
         self._patches.install()
         self._products = ProductWatch(session, self.steps, jax)
         self._products.install()
@@ -113,7 +118,7 @@ class JaxAdapter(Adapter):
             return {}
         in_use, wanted = allocator.in_use(), self.session.knobs.wanted(allocator.KNOB)
         told = {**self.client.effects(), **self._products.effects(), **self._donation.effects()}
-        told |= self._several.effects()
+        told |= {**self._several.effects(), **self._checkpointing.effects()}
         return {**told, allocator.KNOB: Effect(int(in_use == wanted), allocator.NOT_LOADED)}
 
     # the clock
@@ -183,7 +188,8 @@ class JaxAdapter(Adapter):
         if self.steps is None:
             return
         if self.session.may_be_of(FRAMEWORK):
-            watches, knobs = (self.compiling, self.client), (self._products, self._donation, self._several)
+            watches = (self.compiling, self.client)
+            knobs = (self._products, self._donation, self._several, self._checkpointing)
             Observation(self.session, self._jax, self.steps, *watches, knobs=knobs).observe()
             self.reads.remark()
         elif is_below(self.session):

@@ -1,6 +1,7 @@
 """JAX's client for the processor: how many threads it computes with, and whether the script runs ahead of it.
 
-Both are decided when the client is made, which JAX does with its first operation.
+Both are decided when the client is made, which JAX does with its first operation; so is whether XLA keeps apart what
+"checkpointing" computes again.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,12 +20,15 @@ from ..patches import patch
 from ..records import Evidence
 from ..session import Session
 from . import FRAMEWORK, is_below
+from .checkpointing import KNOB
 from .types import Call
 
 THREADS, ASYNC = "threads", "async_dispatch"
 KNOBS = (THREADS, ASYNC)
 VARIABLES = ("PJRT_NPROC", "NPROC")
 """How many processors there are, in the words of XLA's library."""
+FLAGS, KEEPS_BARRIERS = "XLA_FLAGS", "--xla_disable_hlo_passes=cse_barrier_expander"
+"""XLA takes barriers away on a processor, and merges what is computed twice. Other such flags stay in effect."""
 POOL = "tf_XLAEigen"
 """The name of the threads in which the client computes, as XLA gives it."""
 ONE_THREAD = re.compile(r"--xla_cpu_multi_thread_eigen=(false|0)\b", re.IGNORECASE)
@@ -64,12 +68,20 @@ class ClientWatch:
             if wanted is not None:
                 kwargs["asynchronous"] = bool(wanted)
             self.made = bool(kwargs.get("asynchronous", True))
-            with _processors(session.knobs.wanted(THREADS)):
+            with _environment(self._variables()):
                 client = original(*args, **kwargs)
             self._is_enough(client)
             return client
 
         return make_cpu_client
+
+    def _variables(self) -> dict[str, str]:
+        """Of the environment, as XLA is to find it."""
+        wanted = self.session.knobs.wanted
+        variables = {} if wanted(THREADS) is None else dict.fromkeys(VARIABLES, str(wanted(THREADS)))
+        if wanted(KNOB) is True and self.session.device.kind == "cpu":
+            variables[FLAGS] = f"{os.environ.get(FLAGS, '')} {KEEPS_BARRIERS}".strip()
+        return variables
 
     def _is_enough(self, client: Any) -> None:
         """In an applied run: there are as many devices as the profile was proven on, before anything is computed."""
@@ -117,13 +129,10 @@ class ClientWatch:
 
 
 @contextmanager
-def _processors(count: object) -> Iterator[None]:
-    """While it lasts XLA finds so many; programs that the script starts don't."""
-    if count is None:
-        yield
-        return
-    before = {name: os.environ.get(name) for name in VARIABLES}
-    os.environ.update(dict.fromkeys(VARIABLES, str(count)))
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """While it lasts XLA finds these; programs that the script starts don't."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:

@@ -9,6 +9,7 @@ from typing import Any
 from .. import allocator
 from ..session import Session
 from . import FRAMEWORK, fed
+from .checkpointing import CheckpointWatch
 from .client import ClientWatch
 from .compiling import FIRST_STEPS, CompileWatch
 from .donation import DonationWatch
@@ -36,7 +37,7 @@ class Observation:
 
     def __init__(
         self, session: Session, jax: ModuleType, steps: StepWatch, compiling: CompileWatch, client: ClientWatch,
-        *, knobs: tuple[ProductWatch, DonationWatch, SeveralWatch],
+        *, knobs: tuple[ProductWatch, DonationWatch, SeveralWatch, CheckpointWatch],
     ) -> None:  # fmt: skip
         self.session = session
         self.jax: Any = jax

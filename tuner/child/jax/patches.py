@@ -14,6 +14,7 @@ from ..call_sites import frames, is_library
 from ..patches import patch
 from ..session import Session
 from .ahead import PutWatch
+from .checkpointing import CheckpointWatch
 from .donation import DonationWatch
 from .functions import CallWatch, Jitted, JittedFunction, Kept, Making, Seen, can_be_seen, is_foreign
 from .loops import LoopWatch
@@ -38,11 +39,11 @@ class Instrumentation:
 
     def __init__(
         self, session: Session, steps: StepWatch, jax: ModuleType, puts: PutWatch,
-        *, knobs: tuple[DonationWatch, SeveralWatch],
+        *, knobs: tuple[DonationWatch, SeveralWatch, CheckpointWatch],
     ) -> None:  # fmt: skip
         self.session = session
         self.steps = steps
-        self._donation, self._several = knobs
+        self._donation, self._several, self._checkpointing = knobs
         self._puts = puts
         self.jax: Any = jax
         self._is_top_level: Callable[[], bool] = sys.modules["jax._src.core"].trace_state_clean
@@ -160,21 +161,24 @@ class Instrumentation:
             if is_foreign(fun) or not self.session.here:
                 return made
             has_aux = bool(options.get("has_aux", given[0] if given else False))
+            again = self._checkpointing.gradient(
+                fun, lambda of: original(of, argnums, *given, **options), argnums, has_aux=has_aux
+            )
 
             def take(*args: Any, **kwargs: Any) -> Any:
                 if self.steps.stands_aside or self.steps.tracing.differentiates:
                     return made(*args, **kwargs)
-                return self._take((made, fun), argnums, args, kwargs, (gives_value, has_aux))
+                return self._take((made, fun, again or made), argnums, args, kwargs, (gives_value, has_aux))
 
             return functools.wraps(made)(take)
 
         return gradient
 
     def _take(
-        self, of: tuple[Call, Call], argnums: Any, args: Arguments, kwargs: Keywords, gives: tuple[bool, bool]
+        self, of: tuple[Call, Call, Call], argnums: Any, args: Arguments, kwargs: Keywords, gives: tuple[bool, bool]
     ) -> Any:  # fmt: skip
-        """A gradient that isn't part of another one. ``of``: what takes it, and the function that it is of."""
-        made, fun = of
+        """A gradient that isn't part of another one. ``of``: what takes it, of which function, what does in a trace."""
+        made, fun, in_trace = of
         steps = self.steps
         if self.session.applied is not None:
             self.session.applied.took_gradients("jax.grad")
@@ -190,7 +194,7 @@ class Instrumentation:
         steps.tracing.differentiates += 1
         try:
             if is_traced:
-                result = made(*args, **kwargs)
+                result = in_trace(*args, **kwargs)
             else:
                 around = _closed_over(fun)
                 result = steps.eager_gradient(lambda: made(*args, **kwargs), others, kwargs, differentiated, around)

@@ -1,0 +1,319 @@
+"""The knob "checkpointing": what a compiled step computes again in its backward, and what it leaves as it is written.
+
+Each script is run as plain Python would, and with the knob: what it ends with is the same, to rounding.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from support.jax_here import jax
+from support.jax_regression import written
+from support.jax_trial import watched
+
+from tuner.child.jax.checkpointing import CONCRETE, DRAWS, EFFECTS, HELD, NOTHING, OWN, SMALL, UNDONE, UNSEEN
+from tuner.child.jax.segments import Library, in_segments
+
+HEAD = """
+import functools
+import jax, jax.numpy as jnp, numpy as np
+X = np.random.default_rng(0).normal(size=(64, 16)).astype("float32")
+keys = jax.random.split(jax.random.PRNGKey(0), 9)
+params, kept = [0.3 * jax.random.normal(key, (16, 16)) for key in keys[:6]], []
+def layers(params, x):
+    for weights in params:
+        x = jnp.tanh(x @ weights)
+    return x
+def descend(params, gradients):
+    return jax.tree_util.tree_map(lambda p, g: p - 0.1 * g, params, gradients)
+"""
+STEP = """
+@jax.jit
+def step(params, x):
+    loss, gradients = jax.value_and_grad(loss_of)(params, x)
+    return descend(params, gradients), loss
+"""
+LOOP = """
+for number in range(3):
+    params, loss = step(params, X + number)
+"""
+PLAIN = """
+def loss_of(params, x):
+    return (layers(params, x) ** 2).mean()
+"""
+
+
+def ran(text: str, folder: Path, **given: Any) -> tuple[list[Any], Any]:
+    """What a script ends with, and the trial of it."""
+    run = written(HEAD + text, folder)
+    with watched(**{"config": {"checkpointing": True}, **given}) as trial:
+        end = run()
+        trial.session.finish(complete=False)
+    return end, trial
+
+
+def facts_of(trial: Any) -> dict[str, Any]:
+    [facts] = trial.log.of("facts")
+    return dict(facts)
+
+
+def found(text: str, folder: Path, **given: Any) -> list[str]:
+    """Why each loss isn't computed again, "" where it is. What the script ends with has to be what it is without."""
+    expected = written(HEAD + text, folder)()
+    end, trial = ran(text, folder, **given)
+    assert len(end) == len(expected)
+    for leaf, plain in zip(end, expected, strict=True):
+        assert (leaf.dtype, leaf.shape) == (plain.dtype, plain.shape)
+        numpy.testing.assert_allclose(leaf, plain, rtol=2e-5, atol=1e-7)
+    assert numpy.isfinite(expected[0]).all() and not numpy.allclose(expected[0], 0)
+    return list(trial.adapter._checkpointing.found.values())
+
+
+AGAIN = {
+    "a loss": PLAIN + STEP + LOOP,
+    "a compiled loss within": PLAIN + "loss_of = jax.jit(loss_of)" + STEP + LOOP,
+    "dropout": """
+def loss_of(params, x, key):
+    for weights in params:
+        key, drawn = jax.random.split(key)
+        x = jnp.where(jax.random.bernoulli(drawn, 0.8, x.shape), jnp.tanh(x @ weights), 0)
+    return (x**2).mean()
+@jax.jit
+def step(params, key, x):
+    key, own = jax.random.split(key)
+    loss, gradients = jax.value_and_grad(loss_of)(params, x, own)
+    return descend(params, gradients), key, loss
+key = jax.random.key(1)
+for number in range(3):
+    params, key, loss = step(params, key, X)
+del key
+""",
+    "what stands beside the loss": """
+def loss_of(params, x):
+    out = layers(params, x)
+    return (out**2).mean(), {"out": out, "name": "tanh", "none": None, "count": 3, "numpy": np.arange(2), "x": x}
+@jax.jit
+def step(params, x):
+    (loss, beside), gradients = jax.value_and_grad(loss_of, has_aux=True)(params, x)
+    assert beside["name"] == "tanh" and type(beside["count"]) is int and type(beside["numpy"]) is np.ndarray
+    return descend(params, gradients), loss + beside["out"].sum() + beside["x"].sum()
+""" + LOOP,
+    "arguments by number and by name": """
+def loss_of(x, first, last, *, scale):
+    return scale * (layers(last, layers(first, x)) ** 2).mean()
+@jax.jit
+def step(params, x):
+    first, last = jax.grad(loss_of, argnums=(1, -1))(x, params[:4], params[4:], scale=2.0)
+    return descend(params, first + last), x.sum()
+""" + LOOP,
+    "a loop over layers": """
+def loss_of(params, x):
+    stacked = jnp.stack(params)
+    def turn(carry, given):
+        weights, number = given
+        carry = jnp.tanh(carry @ weights) + X[0] * number
+        return carry, carry.sum()
+    x, sums = jax.lax.scan(turn, x, (stacked, jnp.arange(6)), reverse=True, unroll=2)
+    return (x**2).mean() + 1e-3 * sums.sum()
+""" + STEP + LOOP,
+    "rules of their own": """
+@jax.custom_vjp
+def squashed(x):
+    return jnp.tanh(x)
+squashed.defvjp(lambda x: (jnp.tanh(x), x), lambda x, g: (0.5 * g / jnp.cosh(x) ** 2,))
+def loss_of(params, x):
+    for weights in params:
+        x = jax.nn.silu(squashed(x @ weights)) + jax.nn.relu(x)
+    return -jax.nn.log_softmax(x)[:, 0].mean()
+""" + STEP + LOOP,
+    "a gradient in the loss": """
+def loss_of(params, x):
+    slope = jax.grad(lambda x: layers(params, x).sum())(x)
+    return (layers(params, x) ** 2).mean() + (slope**2).mean()
+""" + STEP + LOOP,
+    "a gradient for each sample": PLAIN + """
+@jax.jit
+def step(params, x):
+    gradients = jax.vmap(jax.grad(loss_of), (None, 0))(params, x)
+    return descend(params, jax.tree_util.tree_map(lambda g: g.mean(0), gradients)), x.sum()
+""" + LOOP,
+    "steps in a loop": PLAIN + """
+@jax.jit
+def step(params, x):
+    def one(params, number):
+        loss, gradients = jax.value_and_grad(loss_of)(params, x + number)
+        return descend(params, gradients), loss
+    params, losses = jax.lax.scan(one, params, jnp.arange(3))
+    return params, losses.sum()
+""" + LOOP,
+    "what a branch gives": """
+def loss_of(params, x):
+    x = jax.lax.cond(x.sum() > 0, lambda x: layers(params[:2], x), lambda x: 2 * x, x)
+    return (layers(params[2:], x) ** 2).mean()
+""" + STEP + LOOP,
+    "constants, numbers and other formats": """
+def loss_of(params, x):
+    x = x.astype("bfloat16")
+    for number, weights in enumerate(params):
+        x = jnp.tanh(x @ weights.astype("bfloat16")) * np.float32(0.5) + X[number].astype("bfloat16")
+    return (x[jnp.arange(64), jnp.arange(64) % 16].astype("float32") ** 2).mean()
+""" + STEP + LOOP,
+}  # fmt: skip
+
+
+VARIANTS = {"a loss", "a compiled loss within", "a gradient in the loss", "steps in a loop", "what a branch gives"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in VARIANTS else name for name in AGAIN]
+)
+def test_what_is_computed_again_trains_alike(name: str, tmp_path: Path) -> None:
+    assert found(AGAIN[name], tmp_path) == [""]
+
+
+OTHERS = {
+    "Python in it": ("""
+def loss_of(params, x):
+    one = jax.ShapeDtypeStruct((), "float32")
+    return (layers(params, x) ** 2).mean() + jax.lax.stop_gradient(jax.pure_callback(lambda: np.float32(1), one))
+""" + STEP + LOOP, EFFECTS),
+    "it prints": ("""
+def loss_of(params, x):
+    jax.debug.callback(lambda x: kept.append(float(x)), x.sum(), ordered=True)
+    return (layers(params, x) ** 2).mean()
+""" + STEP + LOOP + "jax.effects_barrier()\nassert len(kept) == 3, kept", EFFECTS),
+    "its own": ("""
+def loss_of(params, x):
+    return (jax.checkpoint(layers)(params, x) ** 2).mean()
+""" + STEP + LOOP, OWN),
+    "its own in a loop": ("""
+def loss_of(params, x):
+    turn = jax.remat(lambda x, weights: (jnp.tanh(x @ weights), None), prevent_cse=False)
+    return (jax.lax.scan(turn, x, jnp.stack(params))[0] ** 2).mean()
+""" + STEP + LOOP, OWN),
+    "other numbers each time": ("""
+def loss_of(params, x):
+    drawn = jax.lax.rng_uniform(0.0, 1.0, (16,))
+    return (layers(params, x) ** 2).mean() + 0 * drawn.sum()
+""" + STEP + LOOP, DRAWS),
+    "nothing to spare": ("""
+def loss_of(params, x):
+    return (x @ jnp.concatenate(params, 1)).mean()
+""" + STEP + LOOP, SMALL),
+    "values": ("""
+def loss_of(scale, x):
+    return scale["by"] * (layers(params, x) ** 2).mean() if scale["by"] else 0.0
+@jax.jit
+def step(params, x):
+    loss, gradients = jax.value_and_grad(loss_of)({"by": jnp.float32(2)}, x)
+    return descend(params, [gradients["by"]] * 6), loss
+""".replace('{"by": jnp.float32(2)}', "TWO").replace("@jax.jit", 'TWO = {"by": np.float32(2)}\n@jax.jit') + LOOP,
+               CONCRETE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_are_left_as_they_are(name: str, tmp_path: Path) -> None:
+    text, why = OTHERS[name]
+    assert found(text, tmp_path) == [why]
+
+
+def test_a_rule_that_holds_values_of_the_trace_is_left_as_it_is(tmp_path: Path) -> None:
+    """It is legal as long as what it holds isn't differentiated."""
+    text = """
+def loss_of(params, x):
+    scale = jnp.abs(x).max()
+    @jax.custom_vjp
+    def scaled(x):
+        return x * scale
+    scaled.defvjp(lambda x: (x * scale, None), lambda _, g: (g,))
+    return (layers(params, scaled(x @ params[0])) ** 2).mean()
+"""
+    assert found(text + STEP + LOOP, tmp_path) == [HELD]
+
+
+def test_what_the_loss_leaves_elsewhere_can_still_be_read(tmp_path: Path) -> None:
+    """What isn't differentiated may leave it so."""
+    text = """
+class Model:
+    def loss(self, params, x):
+        self.scale = jnp.abs(x).max()
+        return (layers(params, x / self.scale) ** 2).mean()
+model = Model()
+@jax.jit
+def step(params, x):
+    gradients = jax.grad(model.loss)(params, x)
+    return descend(params, gradients), model.scale
+"""
+    assert found(text + LOOP + "del model", tmp_path) == [HELD]
+
+
+def test_python_runs_once_for_each_trace_and_nothing_is_compiled_twice(tmp_path: Path) -> None:
+    text = PLAIN.replace("    return", "    kept.append(np.zeros(1))\n    return") + STEP + LOOP
+    assert found(text, tmp_path) == [""]
+    end, trial = ran(text + "assert len(kept) == 1 and step._cache_size() == 1", tmp_path)
+    assert len(end) == 8 and facts_of(trial)["retraces"] == 0
+
+
+def test_no_value_of_the_trace_outlives_it(tmp_path: Path) -> None:
+    jax.config.update("jax_check_tracer_leaks", True)
+    try:
+        assert found(AGAIN["a loop over layers"], tmp_path) == [""]
+    finally:
+        jax.config.update("jax_check_tracer_leaks", False)
+
+
+def test_a_gradient_outside_of_a_compiled_function_is_left_as_it_is(tmp_path: Path) -> None:
+    text = PLAIN + STEP.replace("@jax.jit", "") + LOOP
+    assert found(text, tmp_path) == []
+    _, trial = ran(text, tmp_path)
+    assert trial.evidence("checkpointing") == ("not applicable", NOTHING)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (PLAIN + STEP + LOOP, ""),
+        (PLAIN + STEP.replace("@jax.jit", "") + LOOP, NOTHING),
+        (OTHERS["its own"][0], OWN),
+        ("jax.checkpoint(layers)(params, X)\n" + PLAIN + STEP + LOOP, ""),
+    ],
+    ids=["compiled", "eager", "its own", "its own, but not to train"],
+)
+def test_the_script_as_written_tells_whether_it_can_be_had(text: str, why: str, tmp_path: Path) -> None:
+    _, trial = ran(text, tmp_path, config={})
+    facts = facts_of(trial)
+    assert facts["left_out"].get("checkpointing", "") == why
+    assert facts["as_written"].get("checkpointing") == (None if why else False)
+
+
+def test_where_xla_merges_both_it_isnt_in_effect(tmp_path: Path) -> None:
+    """As its client in the tests' process, which was made without the flag, does when it optimizes."""
+    jax.clear_caches()
+    jax.config.update("jax_disable_most_optimizations", False)
+    try:
+        _, trial = ran(PLAIN + STEP + LOOP, tmp_path)
+    finally:
+        jax.config.update("jax_disable_most_optimizations", True)
+    assert trial.evidence("checkpointing") == ("contradicted", UNDONE)
+
+
+def test_what_is_only_traced_isnt_in_effect(tmp_path: Path) -> None:
+    jax.clear_caches()
+    text = PLAIN + STEP + "jax.eval_shape(step, params, X)\nplain = jax.jit(lambda p, x: (descend(p, p), x.sum()))"
+    _, trial = ran(text + LOOP.replace("step(", "plain("), tmp_path, mode="apply")
+    assert trial.adapter._checkpointing.effects()["checkpointing"].reason == UNSEEN
+
+
+def test_a_trace_is_cut_where_little_is_alive() -> None:
+    def loss_of(x: Any) -> Any:
+        for _ in range(6):
+            x = jax.numpy.sin(jax.numpy.tile(x, 8)).reshape(8, -1).sum(0)
+        return x.sum()
+
+    library = Library(jax)
+    made = in_segments(library, library.trace(lambda x: [loss_of(x)])(jax.numpy.ones(64)))
+    assert made is not None and made.segments == 5 and made.kept < 0.4 * made.kept_as_written
