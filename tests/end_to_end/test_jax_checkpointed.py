@@ -57,6 +57,20 @@ def test_it_is_offered_takes_less_memory_and_trains_alike(run_child: Run, write_
     assert ran.facts["steps"] == written.facts["steps"]
 
 
+@pytest.mark.cuda
+@pytest.mark.jax_cuda
+@pytest.mark.timed
+def test_a_card_takes_less_memory_and_trains_alike(run_child: Run, write_script: Write) -> None:
+    script = write_script(SCRIPT)
+    given = {"argv": ("4",), "window": WHOLE, "device": "cuda:0", "fresh": True}
+    written = run_child(script, **given)
+    ran = run_child(script, {"checkpointing": True}, knowledge=KNOWN, **given)
+    assert written.returncode == ran.returncode == 0, ran.output
+    assert ran.evidence("checkpointing") == "verified", ran.of("knob")
+    assert losses_of(ran) == pytest.approx(losses_of(written), rel=1e-3) and len(losses_of(ran)) == 5
+    assert taken_by(ran) < 0.8 * taken_by(written)
+
+
 def test_an_applied_run_tells_that_it_is_in_effect(run_child: Run, write_script: Write) -> None:
     ran = run_child(write_script(SCRIPT), {"checkpointing": True}, argv=("25",), mode="apply")
     assert ran.returncode == 0, ran.output
