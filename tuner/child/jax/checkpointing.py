@@ -22,7 +22,8 @@ from ..patches import patch
 from ..records import Evidence
 from ..session import Session
 from .compiling import COMPILED
-from .segments import SCOPE, Library, Segmented, equations_in, in_segments
+from .graphs import operations_of
+from .segments import SCOPE, Library, Segmented, in_segments
 from .steps import StepWatch
 from .types import Arguments, Call, Keywords
 
@@ -235,7 +236,7 @@ class CheckpointWatch:
 
 def _obstacle_in(closed: Any) -> str:
     """Why what is traced isn't computed again; "" where it may be."""
-    names = {equation.primitive.name for equation in equations_in(closed.jaxpr)}
+    names = {each.primitive.name for each in operations_of(closed.jaxpr)}
     if names & OWN_NAMES:
         return OWN
     if closed.jaxpr.effects or any("callback" in name for name in names):

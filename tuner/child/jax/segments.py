@@ -248,17 +248,6 @@ def _last_reads(operations: Sequence[Operation], results: Iterable[Atom]) -> dic
 # what is in a trace
 
 
-def equations_in(jaxpr: Any) -> Iterable[Equation]:
-    """All of its equations, and those in calls, loops and branches."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for value in equation.params.values():
-            for each in value if isinstance(value, (tuple, list)) else (value,):
-                inner = getattr(each, "jaxpr", each)
-                if hasattr(inner, "eqns"):
-                    yield from equations_in(inner)
-
-
 def taken_by(equations: Iterable[Equation]) -> float:
     """Bytes of all that they compute: about what is kept for the backward."""
     return sum(map(_size, equations))
