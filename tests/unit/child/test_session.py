@@ -9,14 +9,13 @@ from collections.abc import Callable, Container
 
 import numpy as np
 import pytest
-from support.in_process import ENDLESS, Log, session_of
+from support.in_process import ENDLESS, Log, NoModules, session_of
 
 from tuner.child import applied, wire
 from tuner.child.applied import Effect
 from tuner.child.recorder import Recorder
 from tuner.child.records import Facts
 from tuner.child.session import Session, StopTrial
-from tuner.child.user_modules import UserModules
 
 WINDOW = {"block_s": 1.0, "warmup_s": 1.0, "warmup_steps": 1, "min_s": 1.0, "max_s": 9.0, "min_blocks": 3}
 
@@ -54,12 +53,12 @@ def test_what_the_script_reports_stays_as_it_gave_it() -> None:
 
 def test_every_trial_does_the_same_at_its_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the baseline alone looked at the modules, what that left of the heap made it up to 10% faster."""
-    begun: list[UserModules] = []
+    begun: list[NoModules] = []
 
-    def begin(modules: UserModules) -> None:
+    def begin(modules: NoModules) -> None:
         begun.append(modules)
 
-    monkeypatch.setattr(UserModules, "begin", begin)
+    monkeypatch.setattr(NoModules, "begin", begin)
     for config in ({}, {"threads": 2}):
         session_of({"window": WINDOW, "config": config}, Recorder(None)).step("torch")
     assert len(begun) == 2
