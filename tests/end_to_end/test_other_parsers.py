@@ -101,6 +101,8 @@ def test_a_size_that_the_script_forbids_is_not_set(
     assert "NOT in effect: batch_size (the script's parser refuses 32: " in applied.output, applied.output
 
 
+# A parser's own way is shown by the trial above: what is applied is set there as in a trial.
+@pytest.mark.parametrize("script", [pytest.param("absl", marks=pytest.mark.slow), "click"], indirect=True)
 def test_an_applied_run_tells_what_is_in_effect(script: tuple[Path, str], run_child: Callable[..., Any]) -> None:
     ran = run_child(script[0], {"batch_size": 35}, mode="apply", knowledge=KNOWN)
     assert ran.returncode == 0, ran.output

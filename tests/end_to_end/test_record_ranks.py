@@ -32,7 +32,9 @@ data = Slow()
 """.strip()
 STEP = "time.sleep(0.016)"
 """As long as loading a batch of 16 takes, so that a worker nearly doubles the speed."""
-pytestmark = pytest.mark.timeout(400)
+# Two capabilities crossed: what ranks count together is shown by test_ranks.py, recording by test_cli_record.py, and
+# that a grid tells its ranks by unit/study/test_record.py.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

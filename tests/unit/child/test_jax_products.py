@@ -103,8 +103,14 @@ def test_what_the_script_asks_for_is_told(loss_of: Loss, told: tuple[object, str
     assert written(loss_of) == told
 
 
-@pytest.mark.parametrize("value", ["fp32", "tf32", "bf16"])
-@pytest.mark.parametrize("loss_of", [plain, in_a_loop, partly_exact])
+@pytest.mark.parametrize(
+    ("loss_of", "value"),
+    [
+        (plain, "fp32"), (plain, "tf32"), (plain, "bf16"), (in_a_loop, "tf32"), (partly_exact, "bf16"),
+        *(pytest.param(in_a_loop, value, marks=pytest.mark.slow) for value in ("fp32", "bf16")),
+        *(pytest.param(partly_exact, value, marks=pytest.mark.slow) for value in ("fp32", "tf32")),
+    ],
+)  # fmt: skip
 def test_the_products_of_a_step_are_asked_for_what_the_config_says(loss_of: Loss, value: str) -> None:
     with watched(config={"precision": value}, knowledge={"framework": "jax"}) as trial:
         train(loss_of)

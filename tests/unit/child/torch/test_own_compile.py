@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -181,10 +182,11 @@ def test_what_is_compiled_and_never_runs_so_is_left_as_written(
 
 
 # Turned
+OTHERS = [pytest.param(*pair, marks=pytest.mark.slow) for pair in product([*WAYS][:-1], ["max-autotune-no-cudagraphs"])]
+MODES = [*product(WAYS, ("off", "default")), ("its parts", "max-autotune-no-cudagraphs"), *OTHERS]
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("wanted", ["off", "default", "max-autotune-no-cudagraphs"])
+@pytest.mark.parametrize(("way", "wanted"), MODES)
 def test_the_mode_of_the_scripts_calls_is_turned(begin: Begin, modes: list[str], way: str, wanted: str) -> None:
     make, sites = WAYS[way]
     begin()
