@@ -100,7 +100,7 @@ OVERFLOWING = {
 # What is to be learned is small beside the noise of the targets.
 NOISY = {
     "ITEM": "x = torch.randn(16, generator=g); y = x[:1].sin() + 3 * torch.randn(1, generator=g)",
-    "BEFORE": f"optimizer.param_groups[0]['lr'] = RATE if {IN_CONFIG} else 0.001",
+    "BEFORE": f"optimizer.param_groups[0]['lr'] = RATE if {IN_CONFIG} else OTHER",
 }
 # Beside the way from one begin to the next the steps are short, as where the folds of a cross-validation share a model.
 BEGUN_ANEW = {"STEP": MLP["STEP"] + "; {model.apply(begin) if step == 40 else None}"}
@@ -245,24 +245,24 @@ def test_steps_that_overflow_again_and_again_fail(screen: Callable[..., Screen])
     assert "(20%" in result.reason and "gradients overflow" in screened_text(result)
 
 
-@pytest.mark.parametrize(
-    ("rate", "verdict"),
-    [("0.001", Noninferiority.PASS), ("0.0005", Noninferiority.INCONCLUSIVE)],
-    ids=["alike", "half as fast"],
-)
-def test_where_the_loss_tells_nothing_only_the_same_course_passes(
-    screen: Callable[..., Screen], rate: str, verdict: Noninferiority
-) -> None:
-    parts = {**NOISY, "BEFORE": NOISY["BEFORE"].replace("RATE", rate)}
-    result = screen(**parts).of(Config(optimizer="foreach"), seeds=1)
-    assert result.verdict is verdict, screened_text(result)
-    course = [check for check in result.checks if check.kind is CheckKind.COURSE]
-    assert len(course) == 2 and all(check.worse < 1e-4 for check in course) is (verdict is Noninferiority.PASS)
+def test_where_the_loss_tells_nothing_only_the_same_course_passes(screen: Callable[..., Screen]) -> None:
+    """One config learns as the script does as written, the other one half as fast."""
+    slower = "0.0005 if optimizer.param_groups[0].get('fused') else 0.001"
+    before = NOISY["BEFORE"].replace("RATE", "0.001").replace("OTHER", slower)
+    begun = screen(**{**NOISY, "BEFORE": before})
+    for config, verdict in (
+        (Config(optimizer="foreach"), Noninferiority.PASS), (Config(optimizer="fused"), Noninferiority.INCONCLUSIVE)
+    ):  # fmt: skip
+        result = begun.of(config, seeds=1)
+        assert result.verdict is verdict, screened_text(result)
+        course = [check for check in result.checks if check.kind is CheckKind.COURSE]
+        assert len(course) == 2 and all(check.worse < 1e-4 for check in course) is (verdict is Noninferiority.PASS)
 
 
 @pytest.mark.slow
 def test_weights_that_are_set_anew_say_nothing_of_a_course(screen: Callable[..., Screen]) -> None:
     """With nine tenths of the learning rate they seemed to go the same way, since the new begin is the same."""
-    parts = {**NOISY, **BEGUN_ANEW, "BEFORE": NOISY["BEFORE"].replace("RATE", "0.0009") + BEGIN}
+    before = NOISY["BEFORE"].replace("RATE", "0.0009").replace("OTHER", "0.001") + BEGIN
+    parts = {**NOISY, **BEGUN_ANEW, "BEFORE": before}
     result = screen(**parts).of(Config(optimizer="foreach"), seeds=1)
     assert result.verdict is Noninferiority.INCONCLUSIVE, screened_text(result)

@@ -91,9 +91,18 @@ def test_without_weights_nothing_is_run(tmp_path: Path) -> None:
     assert set(verdicts(result).values()) == {(INCONCLUSIVE, 0)}
 
 
-@pytest.mark.parametrize("until", [1, 2, 3, 4, 5, 6, 7])
-def test_it_ends_in_the_same_place_wherever_it_was_stopped(tmp_path: Path, until: int) -> None:
-    whole, _ = studied(tmp_path / "whole", Mover(barely), budget_s=3000.0)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
+    """A study that nothing stops."""
+    result, _ = studied(tmp_path_factory.mktemp("whole"), Mover(barely), budget_s=3000.0)
+    return result
+
+
+@pytest.mark.parametrize(
+    "until", [1, pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow), 5,
+              pytest.param(6, marks=pytest.mark.slow), 7],
+)  # fmt: skip
+def test_it_ends_in_the_same_place_wherever_it_was_stopped(whole: StudyResult, tmp_path: Path, until: int) -> None:
     studied(tmp_path / "stopped", Mover(barely, until=until), budget_s=3000.0)
     again, _ = studied(tmp_path / "stopped", Mover(barely), budget_s=3000.0)
     assert again.winner is not None and whole.winner is not None
