@@ -45,7 +45,7 @@ UNREAD = {
 LONGEST = 1 << 20
 # Ends after its six blocks, however much their rates differ: what a knob did shows by then.
 QUICK_WINDOW = {
-    "warmup_steps": 3, "warmup_s": 0.1, "block_s": 0.05, "min_blocks": 6, "min_s": 0.3, "max_s": 2.0,
+    "warmup_steps": 3, "warmup_s": 0.05, "block_s": 0.025, "min_blocks": 6, "min_s": 0.15, "max_s": 2.0,
     "target_half_width": 1e9,
 }  # fmt: skip
 

@@ -24,7 +24,7 @@ from tuner.runner.guard import descendants, stat_fields
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Limits, TrialRequest
 
-QUICK = Window(warmup_steps=3, warmup_s=0.1, block_s=0.05, min_blocks=6, min_s=0.3, max_s=2.0, target_half_width=1e9)
+QUICK = Window(warmup_steps=3, warmup_s=0.05, block_s=0.025, min_blocks=6, min_s=0.15, max_s=2.0, target_half_width=1e9)
 KNOWN = Knowledge(framework="torch")
 """As after a baseline that PyTorch trained."""
 KNOWN_OF_KERAS = Knowledge(framework="keras")

@@ -25,7 +25,11 @@ LONGEST = frozenset({
 })  # fmt: skip
 
 
-TOGETHER = {"test_forked_keras": "keras", "test_keras": "keras", "test_tf": "tensorflow", "test_tpu_strategy": "keras"}
+TOGETHER = {
+    "test_forked_keras": "keras", "test_keras": "keras", "test_short_epochs": "tensorflow",
+    "test_steps_without_instruments": "tensorflow", "test_tf": "tensorflow", "test_tpu_strategy": "keras",
+    "test_unwatched_calls": "tensorflow",
+}  # fmt: skip
 """How names of files begin whose tests are one process's, and what it has imported."""
 
 
