@@ -107,16 +107,13 @@ study: env $(NEEDS)
 UNTIMED = -m "not slow and not timed"
 IN_PARALLEL = --max-worker-restart 10000 -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(UNTIMED)
 BESIDE_OTHERS = OMP_WAIT_POLICY=PASSIVE OMP_NUM_THREADS=1
-# What JAX compiles in a test runs a few times, and isn't optimized: that took a quarter of the time of such tests. "make
-# test-all" compiles as a user does.
-COMPILED_QUICKLY = JAX_DISABLE_MOST_OPTIMIZATIONS=1
 ALONE = --last-failed --last-failed-no-failures none
 # The files of those: to import all others takes as long as several of them.
 TIMED = -m "timed and not slow" $(sort $(shell grep -rl --include='test_*.py' 'mark\.timed' tests))
 test: lint
 	@$(BIN)/python -m compileall -q -j 0 tuner search_spaces objectives tests
 	@$(BIN)/mypy > $(VENV)/types.txt 2>&1 & types=$$!; \
-	$(BESIDE_OTHERS) $(COMPILED_QUICKLY) $(PYTEST) --assert=plain $(IN_PARALLEL) || { test $$? = 1 && $(PYTEST) $(ALONE) $(UNTIMED); }; tests=$$?; \
+	$(BESIDE_OTHERS) $(PYTEST) --assert=plain $(IN_PARALLEL) || { test $$? = 1 && $(PYTEST) $(ALONE) $(UNTIMED); }; tests=$$?; \
 	wait $$types; types=$$?; cat $(VENV)/types.txt; test $$tests = 0 && test $$types = 0
 	$(PYTEST) $(TIMED) || { test $$? = 1 && $(PYTEST) $(ALONE) $(TIMED); }
 
