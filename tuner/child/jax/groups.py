@@ -20,12 +20,16 @@ GUARD = threading.RLock()
 
 
 class Group:
-    """Calls that wait to run together, from the state on that the first one is given among its ``leaves``."""
+    """Calls that wait to run together, from the state on that the first one is given among its ``leaves``.
+
+    ``given``: those of its leaves that each of them has to be given; some may be stand-ins.
+    """
 
     def __init__(self, plan: Plan, leaves: Sequence[Any], counted: Counted) -> None:
         self.plan = plan
         self.newest: list[Any] | None = None
-        self.same = plan.same_of(leaves)
+        self.given = [leaves[number] for number in plan.same]
+        self._same = plan.same_of(leaves)
         self.is_ended = False
         self._state, self._counted = plan.state_of(leaves), counted
         self._hosts = [
@@ -88,7 +92,7 @@ class Group:
     def _runs_all(self) -> bool:
         plan = self.plan
         try:
-            last, others = plan.run_all(self._state, self.same, self._hosts, self._apart)
+            last, others = plan.run_all(self._state, self._same, self._hosts, self._apart)
         except Exception as error:  # one by one they may fit
             self._counted.failed = f"{type(error).__name__}: {error}"
             return False
@@ -106,7 +110,7 @@ class Group:
 
     def _run(self, number: int, state: Sequence[Any]) -> Ran:
         hosts, apart = ([each[number] for each in given] for given in (self._hosts, self._apart))
-        return self.plan.run_one(state, self.same, hosts, apart)
+        return self.plan.run_one(state, self._same, hosts, apart)
 
     def state_behind(self, number: int) -> dict[int, Any]:
         """What goes round, behind a call within a group that has run: by running those up to it again."""

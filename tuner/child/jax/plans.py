@@ -40,7 +40,8 @@ class UnfitError(Exception):
 class Jax:
     """JAX's own functions, as they were before anything was replaced; ``array``: the class of its arrays.
 
-    ``settings``: all that JAX is set to by which it computes otherwise.
+    ``settings``: all that JAX is set to by which it computes otherwise; ``has_doubles``: whether it
+    has any; ``doubles`` sets that for a while; ``transfers``: what lets arrays be put on the device for a while.
     """
 
     jit: Call
@@ -51,6 +52,9 @@ class Jax:
     narrowed: Call
     settings: Call
     array: Any
+    has_doubles: Call
+    doubles: Call
+    transfers: Call
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class Plan:
     def __init__(self, jax: Jax, size: int, jitted: Any, given: Given) -> None:
         self.size, self.structure, self.carried = size, given.structure, dict(given.carried)
         self.jax, self._jitted, self._settings = jax, jitted, jax.settings()
+        self._has_doubles = jax.has_doubles()
         self.fixed: dict[int, Any] = {}
         self.same: dict[int, tuple[Any, Any]] = {}
         self.numbers: dict[int, type] = {}
@@ -259,13 +264,17 @@ class Plan:
     def run_one(self, state: Sequence[Any], same: Sequence[Any], hosts: Sequence[Any], apart: Sequence[Any]) -> Ran:
         """One call: what goes round, and what it gives beside that."""
         assert self._one is not None
-        found: Ran = self._one(list(state), list(same), list(hosts), list(apart))
-        return found
+        return self._run(self._one, state, same, hosts, apart)
 
     def run_all(self, state: Sequence[Any], same: Sequence[Any], hosts: Sequence[Any], apart: Sequence[Any]) -> Ran:
         """A group: what goes round in the end, and of each call what it gives beside that."""
         assert self._all is not None
-        found: Ran = self._all(list(state), list(same), list(hosts), list(apart))
+        return self._run(self._all, state, same, hosts, apart)
+
+    def _run(self, compiled: Call, *given: Sequence[Any]) -> Ran:
+        """With JAX set as where it was compiled: whoever reads a result may have set it otherwise by now."""
+        with self.jax.doubles(self._has_doubles), self.jax.transfers("allow"):
+            found: Ran = compiled(*map(list, given))
         return found
 
     def _step(self, state: Sequence[Any], same: Sequence[Any], hosts: Sequence[Any], apart: Sequence[Any]) -> Ran:

@@ -73,15 +73,15 @@ class SeveralWatch:
         jax = self.jax
         try:
             tree, narrowed = jax.tree_util, jax.dtypes.canonicalize_dtype
-            settings = sys.modules["jax._src.config"].trace_context
+            config: Any = sys.modules["jax._src.config"]
             array: Any = sys.modules["jax._src.array"].ArrayImpl
             if self.is_turned:
                 deferred.install(jax)
                 patch(array, "delete", self._settling)
                 self.steps.tells = self.tells
             self.own = Jax(
-                jax.jit, jax.lax.scan, jax.numpy.stack, tree.tree_flatten, tree.tree_unflatten, narrowed, settings,
-                array,
+                jax.jit, jax.lax.scan, jax.numpy.stack, tree.tree_flatten, tree.tree_unflatten, narrowed,
+                config.trace_context, array, lambda: jax.config.jax_enable_x64, config.enable_x64, jax.transfer_guard,
             )
         except (AttributeError, KeyError, TypeError) as error:
             self.stops(UNKNOWN.format(error))
@@ -261,6 +261,8 @@ class _Waiting:
             return None
         if structure != plan.structure:
             several.counted.unlike += 1
+            if self._group is not None:
+                self._group.is_ended = True
             return None
         with GUARD:
             group, self._group = self._group, None
@@ -287,7 +289,7 @@ class _Waiting:
     def _fits(self, plan: Plan, leaves: Sequence[Any], group: Group | None) -> bool:
         """Whether a call goes on with a group, or may begin one. No fault of ours keeps the script from its step."""
         try:
-            return plan.fits(leaves, *((group.newest, group.same) if group is not None else (None, ())))
+            return plan.fits(leaves, *((group.newest, group.given) if group is not None else (None, ())))
         except Exception as error:
             self._several.stops(FAILED.format(f"{type(error).__name__}: {error}"))
             return False

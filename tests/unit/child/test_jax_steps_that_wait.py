@@ -1,0 +1,93 @@
+"""Steps of JAX that wait for others to run together: whatever JAX is set to where they run, and which wait at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from support.in_process import ENDLESS
+from support.jax_regression import MODEL, written
+from support.jax_trial import watched
+
+from tuner.child.jax.several import UNLIKE
+
+HEAD = f"""
+ROWS, loss = 2400, None
+{MODEL}
+enable_x64 = jax.enable_x64 if hasattr(jax, "enable_x64") else jax.experimental.enable_x64
+step = jax.jit(lambda params, number, x, y: plain(params, x, y + 0 * number))
+def batches():
+    for number in range(100):
+        yield number, (X[number * 24 :][:24], Y[number * 24 :][:24])
+"""
+TOLD: dict[str, Any] = {"mode": "trial", "knowledge": {"framework": "jax", "unit": "samples"}}
+
+
+def trial_of(text: str, folder: Path, **given: Any) -> Any:
+    """A trial, or an applied run, with the knob, which ends with what plain Python does."""
+    run = written(HEAD + text, folder)
+    expected = run()
+    with watched(config={"steps_per_call": 4}, window={**ENDLESS, "block_s": 0.0}, **{**TOLD, **given}) as trial:
+        end = run()
+        if trial.session.measuring:
+            trial.end()
+    assert len(end) == len(expected)
+    for leaf, as_written in zip(end, expected, strict=True):
+        assert leaf.dtype == as_written.dtype
+        numpy.testing.assert_allclose(leaf, as_written, rtol=2e-6, atol=1e-7)
+    return trial
+
+
+SET_OTHERWISE = {
+    "doubles where a result is read": """
+for number, (x, y) in batches():
+    params, loss = step(params, number, x, y)
+    if number % 10 == 5:
+        with enable_x64(True):
+            kept.append(float(loss))
+""",
+    "doubles where it trains": """
+for number, (x, y) in batches():
+    with enable_x64(True):
+        params, loss = step(params, number + (1 << 40), x.astype("float64"), y.astype("float64"))
+    if number % 10 == 5:
+        kept.append(float(loss))
+""",
+    "no transfers of which the script says nothing": """
+with jax.transfer_guard("disallow"):
+    for number, (x, y) in batches():
+        params, loss = step(params, jax.device_put(np.int32(number)), *jax.device_put((x, y)))
+""",
+}
+
+
+@pytest.mark.parametrize("name", SET_OTHERWISE)
+def test_steps_run_as_jax_was_set_where_they_were_called(name: str, tmp_path: Path) -> None:
+    several = trial_of(SET_OTHERWISE[name], tmp_path, mode="apply").adapter._several
+    assert several.counted.together >= 72 and not several.counted.failed, several.counted
+
+
+def test_an_array_that_a_step_gave_is_the_same_in_the_steps_that_follow(tmp_path: Path) -> None:
+    """The weights that a network is trained towards: those of some steps ago."""
+    text = """
+step = jax.jit(lambda params, towards, x, y: plain(params, x, y + 0.1 * x @ towards["w"]))
+towards = params
+for number, (x, y) in batches():
+    if number % 20 == 10:
+        towards = params
+    params, loss = step(params, towards, x, y)
+"""
+    several = trial_of(text, tmp_path, mode="apply").adapter._several
+    assert several.counted.together >= 80, several.counted
+
+
+def test_arguments_that_only_some_calls_have_are_told_as_the_reason(tmp_path: Path) -> None:
+    """Nobody reads a result: each third call is another one, for which those before it have to run."""
+    text = """
+step = jax.jit(lambda params, x, y, tells=None: plain(params, x, y))
+for number, (x, y) in batches():
+    params, loss = step(params, x, y, **({"tells": 1.0} if number % 3 == 2 else {}))
+"""
+    assert trial_of(text, tmp_path).evidence("steps_per_call") == ("not applicable", UNLIKE)
