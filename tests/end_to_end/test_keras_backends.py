@@ -90,10 +90,13 @@ def test_each_side_of_the_loop_runs_by_itself(train: Callable[..., Any], side: s
     assert len(told["val_mae"]) == 4
 
 
+@pytest.mark.parametrize("first", ["", pytest.param("import jax; jax.devices(); ", marks=pytest.mark.slow)])
 def test_knobs_of_jaxs_client_take_effect_below_keras_and_change_no_loss(
-    write_script: Callable[..., Path], run_child: Callable[..., Any]
+    first: str, write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:
-    script, config = write_script(TRAIN), {"threads": 1, "async_dispatch": False}
+    """Also where the script has JAX compute before it imports Keras."""
+    script = write_script(TRAIN.replace("import json", f"{first}import json"))
+    config = {"threads": 1, "async_dispatch": False}
     written = run_child(script, argv=("jax",), window=WHOLE)
     own = written.facts["as_written"]
     assert own["threads"] >= 1 and own["async_dispatch"] is True and "threads" not in written.facts["left_out"]

@@ -14,6 +14,7 @@ ABOVE = "keras"
 
 
 def is_below(session: Session) -> bool:
-    """Whether Keras is known to train, and computes with JAX."""
+    """Whether Keras is known to train, and computes with JAX: by what is known of it, before it is imported."""
     config: Any = sys.modules.get("keras.src.backend.config")  # Keras' first module of all: there before it is whole
-    return session.trained_by == ABOVE and config is not None and config.backend() == FRAMEWORK
+    backend = config.backend() if config is not None else session.request.knowledge.backend
+    return session.trained_by == ABOVE and backend == FRAMEWORK
