@@ -141,10 +141,12 @@ COURSES: dict[str, tuple[tuple[str, str], dict[str, Any], float]] = {
 """What is trained and how, a profile, and how far the weights may lie apart at the end, as a share of their norm."""
 ELSEWHERE = {
     "deterministic", "lr_scale", "run_eagerly", "strategy", "memory_growth", "allocator", "grappler_mixed_precision",
+    "async_dispatch",
 }  # fmt: skip
 """The first has its own test here; the second is no knob of tiers 1 and 2; what freezes an eager step is refused
 (tests/end_to_end/test_keras_claims.py); two need a device or are made up (test_keras_devices.py). A process begins
-with an allocator (test_preloaded_allocators.py); Grappler's bf16 has its own course (test_tf_mixed_precision.py)."""
+with an allocator (test_preloaded_allocators.py); Grappler's bf16 has its own course (test_tf_mixed_precision.py).
+The last one is of Keras on JAX (test_keras_backends.py)."""
 
 
 WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1}

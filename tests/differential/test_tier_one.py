@@ -13,11 +13,11 @@ import pytest
 from tuner.model import Value
 from tuner.space.registry import load_space
 
-ELSEWHERE = {"deterministic", "cache", "allocator", "ddp_bucket_mb", "ddp_static_graph"}
+ELSEWHERE = {"deterministic", "cache", "allocator", "ddp_bucket_mb", "ddp_static_graph", "async_dispatch"}
 """An order is what the one gives up (tests/end_to_end/test_tf_applied.py), and behind the other no map is left to move
 (tests/support/tf_plan_checks.py). The third one says where memory lies, of which no number is a part: a process begins
-with it (tests/end_to_end/test_preloaded_allocators.py). The rest is of
-several ranks (tests/differential/test_ddp_knobs.py)."""
+with it (tests/end_to_end/test_preloaded_allocators.py). Two are of several ranks
+(tests/differential/test_ddp_knobs.py); the last one is of Keras on JAX (tests/end_to_end/test_keras_backends.py)."""
 
 TORCH = """
     import json, torch
