@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,12 @@ from tuner.child.patches import unpatch_all
 from tuner.child.recorder import Recorder
 from tuner.child.session import Session
 from tuner.child.torch import trackers, trainers
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The trial's folder is named relatively, and what is written there is made where the tests run."""
+    monkeypatch.chdir(tmp_path)
 
 
 def _trainer_session(**config: Any) -> Session:
