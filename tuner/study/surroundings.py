@@ -72,7 +72,7 @@ def surroundings_error(outcome: Outcome, device: Device) -> UserScriptError | No
     elif _TERMINAL.search(text):
         message = f"the script asks for a terminal, and a trial has none, as a batch job hasn't: {detail}"
         hint = (
-            "python train.py < /dev/null > out.txt shows the same; shutil.get_terminal_size() gives a width with a"
+            "python SCRIPT < /dev/null > out.txt shows the same; shutil.get_terminal_size() gives a width with a"
             " terminal and without"
         )
     elif (tracker := _TRACKER.search(text)) and not is_import_error(outcome):
