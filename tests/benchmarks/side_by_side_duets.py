@@ -23,7 +23,7 @@ from tuner.cli.trust import vouch_for_settings
 from tuner.events import Event, Noted
 from tuner.knowledge import BATCH_KNOBS, Knowledge, batch_factor, widened
 from tuner.model import Config, Phase, Trial, Value
-from tuner.runner.classify import one_line
+from tuner.runner.log_text import one_line
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Runner
 from tuner.space.applicable import check_applicable

@@ -23,6 +23,7 @@ from tuner.child.records import (
     WindowEnd,
 )
 from tuner.model import Evidence, OutcomeKind
+from tuner.runner.log_text import last_line, one_line, raised_line, traceback_in
 
 Judgement = tuple[OutcomeKind, str, str]
 """Kind, reason (a slug), detail (one line for people)."""
@@ -46,7 +47,6 @@ class EndedBy(StrEnum):
 
 _TOO_LONG = (EndedBy.DEADLINE, EndedBy.NO_PROGRESS)
 _INFEASIBLE = OutcomeKind.INFEASIBLE
-DETAIL_LENGTH = 300
 HOST_OOM, DEVICE_OOM, MACHINE_FULL = "host-oom", "device-oom", "machine-full"
 """Reasons of an outcome: the machine's memory was too small for it, or the device's, or others took what it lacked."""
 OUT_OF_MEMORY = frozenset({HOST_OOM, DEVICE_OOM})
@@ -241,34 +241,6 @@ def classify_plain(traces: Traces, withheld: str = "") -> Judgement:
     return OutcomeKind.USER_ERROR, "script-raised" if raised else "script-failed", line
 
 
-_TRACEBACK = "Traceback (most recent call last):"
-FRAME = '  File "'
-"""A frame of a traceback begins so."""
-
-
-_RANK = re.compile(r"^\[rank\d+\]: ", re.MULTILINE)
-"""Of each line of a traceback, once ``torch.distributed.init_process_group`` was called."""
-
-
-def traceback_in(log: str) -> str:
-    """The last traceback that Python printed into a log, with what follows it; "" where there is none."""
-    log = _RANK.sub("", log)
-    at = log.rfind(f"\n{_TRACEBACK}")
-    if at >= 0 or log.startswith(_TRACEBACK):
-        return log[at + 1 :]
-    # A script that can't be compiled has no frames to be called from.
-    at = log.rfind(f"\n{FRAME}")
-    return log[at + 1 :] if at >= 0 or log.startswith(FRAME) else ""
-
-
-def raised_line(traceback_text: str) -> str:
-    """What a traceback says was raised, its first line where it has several; "" where there is no traceback."""
-    lines = traceback_text.splitlines()
-    frames = [number for number, line in enumerate(lines) if line.startswith(FRAME)]
-    following = lines[frames[-1] + 1 :] if frames else []
-    return next((line for line in following if line and not line[0].isspace()), "")
-
-
 def _exit_code(traces: Traces) -> int:
     """The script's exit code, negative for a signal; what it said itself where we ended the process."""
     status = traces.status
@@ -380,20 +352,3 @@ def _essence(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     own = [line for line in lines if not line.startswith(_SURROUNDINGS)]
     return own[-1] if own else text
-
-
-def last_line(text: str) -> str:
-    """The last line that isn't blank."""
-    for line in reversed(text.splitlines()):
-        if line.strip():
-            return line.strip()
-    return ""
-
-
-_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-
-
-def one_line(text: str) -> str:
-    """The text on one line of bearable length, without a terminal's colours."""
-    joined = " ".join(_COLOURS.sub("", text).split())
-    return joined if len(joined) <= DETAIL_LENGTH else joined[: DETAIL_LENGTH - 1] + "…"

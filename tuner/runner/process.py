@@ -21,10 +21,11 @@ from tuner.devices.present import kind_of
 from tuner.knowledge import Knowledge
 from tuner.masking import all_without_secrets, secrets_of_environment
 from tuner.model import Device, Outcome, OutcomeKind
-from tuner.runner.classify import KILLED, EndedBy, one_line
+from tuner.runner.classify import KILLED, EndedBy
 from tuner.runner.created_files import made_so_far, move_created_files, note_missing
 from tuner.runner.fork_servers import ForkServers
 from tuner.runner.launch import CHILD, launch, load_servers
+from tuner.runner.log_text import one_line
 from tuner.runner.machine_memory import MachineMemory
 from tuner.runner.request import ByTurns, Runner, TrialRequest
 from tuner.runner.tree import oom_kills

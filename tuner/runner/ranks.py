@@ -11,7 +11,8 @@ from tuner.analysis.ranks import have_ranks, united, unlike_steps
 from tuner.child.records import Failure, RankEnded, Record, ScriptException, WindowEnd
 from tuner.child.wire import Entry
 from tuner.model import OutcomeKind
-from tuner.runner.classify import Judgement, one_line
+from tuner.runner.classify import Judgement
+from tuner.runner.log_text import one_line
 from tuner.storage.folder import LOG, RANK_LOG
 
 _LOST = re.compile(

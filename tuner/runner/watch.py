@@ -21,11 +21,12 @@ from tuner.devices.base import DeviceReader
 from tuner.devices.energy import host_meter
 from tuner.devices.present import kind_of
 from tuner.model import Outcome
-from tuner.runner.classify import HOST_OOM, EndedBy, Traces, classify, classify_plain, last_line, traceback_in
+from tuner.runner.classify import HOST_OOM, EndedBy, Traces, classify, classify_plain
 from tuner.runner.held import Held, HeldTrial
 from tuner.runner.journal import Journal
 from tuner.runner.launch import Launched
 from tuner.runner.line_reached import line_reached
+from tuner.runner.log_text import last_line, traceback_in
 from tuner.runner.machine_memory import FLOOR, MachineMemory
 from tuner.runner.plain.sitecustomize import WITHHELD
 from tuner.runner.ranks import deciding, standing

@@ -26,7 +26,8 @@ from tuner.analysis.turns import DISTURBED
 from tuner.child.watch import Watch
 from tuner.child.wire import FILES, KEPT
 from tuner.model import Outcome, OutcomeKind
-from tuner.runner.classify import FRAME, KILLED, OUT_OF_MEMORY, WITHHELD_REASON, raised_line
+from tuner.runner.classify import KILLED, OUT_OF_MEMORY, WITHHELD_REASON
+from tuner.runner.log_text import FRAME, raised_line
 from tuner.runner.plain.sitecustomize import BY_LIBRARY, SILENCED
 from tuner.runner.request import TrialRequest
 from tuner.storage.folder import RESOURCES

@@ -25,7 +25,7 @@ from tuner.child.records import (
     WindowEnd,
 )
 from tuner.model import OutcomeKind
-from tuner.runner.classify import EndedBy, Traces, classify, match_text, one_line
+from tuner.runner.classify import EndedBy, Traces, classify, match_text
 
 HELLO = Hello(1, "3.11.0", "/usr/bin/python")
 STEP = FirstStep(1.0)
@@ -394,7 +394,3 @@ def test_a_short_script_is_complete_with_enough_blocks_and_too_short_without() -
 def test_a_failing_exit_after_steps_is_no_success() -> None:
     assert judge(STEP, *[block()] * 9, status=exited(3), baseline=True) == (OutcomeKind.USER_ERROR, "script-failed")
     assert judge(STEP, *[block()] * 9, status=exited(3)) == (OutcomeKind.INFEASIBLE, "script-failed")
-
-
-def test_a_line_for_people_has_no_colours() -> None:
-    assert one_line("\x1b[31mRuntimeError\x1b[0m:\n  no \x1b[1mdata") == "RuntimeError: no data"

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from tuner.model import OutcomeKind
-from tuner.runner.classify import EndedBy, Judgement, Traces, classify_plain, raised_line, traceback_in
+from tuner.runner.classify import EndedBy, Judgement, Traces, classify_plain
+from tuner.runner.log_text import raised_line, traceback_in
 
 OTHERS = "the machine's memory ran out: other processes hold 60 GiB"
 
