@@ -392,7 +392,7 @@ def test_an_option_that_states_the_batch_size_is_told_to_be_bound(begin: Begin) 
 
 
 def test_nobody_is_told_to_bind_what_is_bound_or_no_use(begin: Begin) -> None:
-    assert not _hints(begin(), "--test-batch-size")
+    assert not _hints(begin(), "--test-batch-size") and not _hints(begin(), default=-1)  # "choose one"
     assert not _hints(begin(placeholders=["batch_size"]))
     assert not _hints(begin({"optimizer": "foreach"}))
     trial = begin()

@@ -229,7 +229,7 @@ class OwnBatches:
         session, (option, size) = self.session, self._option()
         if not session.is_as_written or KNOB in session.knobs.arguments or session.counts_its_steps:
             return
-        if type(size) is int and not (session.clock.total_samples or session.stated_batch_size()):
+        if type(size) is int and size > 0 and not (session.clock.total_samples or session.stated_batch_size()):
             session.facts.remark(
                 f"if {option[:-1]} is what a batch holds, bind it: with {option}{{{KNOB}={size}}} among the script's "
                 "arguments samples are counted, and other batch sizes can be tried"
