@@ -57,6 +57,9 @@ one: run again, what it was running may well come through. (A killed guard is a 
 """
 WITHHELD_REASON = "withheld"
 """Of a run under plain Python that was kept from writing over a file of the user's."""
+NO_FRAMEWORK = "no-framework"
+"""Reason of an outcome: its time was up, and nothing that autotune knows was imported by then."""
+_NONE_OF = "none of PyTorch, TensorFlow, Keras and JAX"
 MIN_BLOCKS = 3
 
 
@@ -139,19 +142,29 @@ def _from_our_kill(traces: Traces) -> Judgement | None:
         return OutcomeKind.COMPLETE, "", one_line(why)
     if traces.ended_by not in kinds:
         return None
-    unstepped = last_of(traces.records, Unstepped)
-    if unstepped is not None and traces.ended_by in _TOO_LONG and last_of(traces.records, FirstStep) is None:
-        lasted, seen = traces.ended_detail.partition(":")[0], f"{unstepped.batches:,} batches or more were fetched"
-        if unstepped.gradients:
-            seen = f"{unstepped.gradients:,} gradients or more were taken by torch.autograd.grad or torch.func"
-        return kinds[traces.ended_by], "no-step", f"{lasted}: {seen}, and no training step was seen"
-    call = last_of(traces.records, LongCall)
-    if call is not None and traces.ended_by in _TOO_LONG and last_of(traces.records, FirstStep) is None:
-        lasted = traces.ended_detail.partition(":")[0]
-        detail = f"{lasted}: still in one call of {call.function} that takes {call.steps:,} steps at once"
-        return kinds[traces.ended_by], "long-call", detail
+    stepless = _stepless(traces)
+    if stepless is not None:
+        return kinds[traces.ended_by], *stepless
     reason = HOST_OOM if traces.ended_by is EndedBy.MACHINE_FULL else traces.ended_by.value
     return kinds[traces.ended_by], reason, traces.ended_detail
+
+
+def _stepless(traces: Traces) -> tuple[str, str] | None:
+    """Reason and detail where a trial took too long without a step, and more time may not help it; None elsewhere."""
+    records, lasted = traces.records, traces.ended_detail.partition(":")[0]
+    if traces.ended_by not in _TOO_LONG or last_of(records, FirstStep) is not None:
+        return None
+    unstepped, call = last_of(records, Unstepped), last_of(records, LongCall)
+    if unstepped is not None:
+        seen = f"{unstepped.batches:,} batches or more were fetched"
+        if unstepped.gradients:
+            seen = f"{unstepped.gradients:,} gradients or more were taken by torch.autograd.grad or torch.func"
+        return "no-step", f"{lasted}: {seen}, and no training step was seen"
+    if call is not None:
+        return "long-call", f"{lasted}: still in one call of {call.function} that takes {call.steps:,} steps at once"
+    if traces.ended_by is EndedBy.DEADLINE and last_of(records, Hello) and not last_of(records, FrameworkSeen):
+        return NO_FRAMEWORK, f"{traces.ended_detail}; until then its process used {_NONE_OF}"
+    return None
 
 
 def _from_exception(traces: Traces) -> Judgement | None:
@@ -209,7 +222,7 @@ def _from_end(traces: Traces) -> Judgement:
         last = last_line(traces.log)
         detail = "the script ended without a training step that could be seen"
         if last_of(traces.records, FrameworkSeen) is None:
-            detail = "the script ended, and its process used none of PyTorch, TensorFlow, Keras and JAX"
+            detail = f"the script ended, and its process used {_NONE_OF}"
         return ours, "no-step", one_line(f"{detail}; it printed last: {last}" if last else detail)
     blocks = sum(1 for block in all_of(traces.records, Block) if not block.flagged)
     if traces.measurable if traces.measurable is not None else blocks >= MIN_BLOCKS:

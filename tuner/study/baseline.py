@@ -12,6 +12,7 @@ from tuner.errors import OwnFaultError, UntunableError, UserScriptError
 from tuner.formatting import AS_WRITTEN, bytes_text, seconds_text
 from tuner.knowledge import count_of, with_arguments
 from tuner.model import BASELINE, Measurement, Outcome, OutcomeKind, Phase, Trial
+from tuner.runner.classify import NO_FRAMEWORK
 from tuner.runner.ranks import log_of
 from tuner.space.arguments import bound_knobs
 from tuner.storage.atomic import write_durably
@@ -297,6 +298,8 @@ _HINTS = {
     " tuner.report(step=n)",
     "too-short": "let it train longer: more epochs or more data",
     "deadline": "give a trial more time with --trial-timeout",
+    NO_FRAMEWORK: "what trains with one of these can be tuned: a script that comes to it later needs more time"
+    " (--trial-timeout); one that trains with something else can tell of its own steps, with tuner.report(step=n)",
     "long-call": "within one call nothing can be measured: let it take fewer steps, or, where more such calls follow,"
     " give a trial more time with --trial-timeout",
     "no-progress": "does it wait for something, such as a download or an answer? A script that computes for long"
