@@ -11,6 +11,7 @@ from support.in_process import ENDLESS
 from support.jax_regression import MODEL, written
 from support.jax_trial import watched
 
+from tuner.child.jax.plans import SETTING
 from tuner.child.jax.several import UNLIKE
 
 HEAD = f"""
@@ -91,3 +92,35 @@ for number, (x, y) in batches():
     params, loss = step(params, x, y, **({"tells": 1.0} if number % 3 == 2 else {}))
 """
     assert trial_of(text, tmp_path).evidence("steps_per_call") == ("not applicable", UNLIKE)
+
+
+SETTINGS = {
+    "in a tuple": ("given=(2, 0.5)", "given[1] * loss_of(p, x, given[0] * y)", "(2, 0.5)"),
+    "of NumPy's": ("given=None", "given * loss_of(p, x, y)", "np.float32(0.5)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_settings_that_the_step_is_compiled_for_stay_what_they_are(name: str, tmp_path: Path) -> None:
+    """By number from the end, too."""
+    takes, loss, given = SETTINGS[name]
+    text = f"""
+def trained(p, x, y, {takes}):
+    assert not isinstance(given, jax.core.Tracer)
+    value, gradients = jax.value_and_grad(lambda p: {loss})(p)
+    return descend(p, gradients), value
+step = jax.jit(trained, static_argnums=-1)
+for number, (x, y) in batches():
+    params, loss = step(params, x, y, {given})
+"""
+    several = trial_of(text, tmp_path, mode="apply").adapter._several
+    assert several.counted.together >= 92, (several.counted, several.why)
+
+
+def test_a_setting_of_numpys_that_changes_is_told_as_the_reason(tmp_path: Path) -> None:
+    text = """
+step = jax.jit(lambda params, x, y, rate: plain(params, x, rate * y), static_argnums=3)
+for number, (x, y) in batches():
+    params, loss = step(params, x, y, np.float32(number % 4))
+"""
+    assert trial_of(text, tmp_path).evidence("steps_per_call") == ("not applicable", SETTING)
