@@ -22,7 +22,7 @@ from .maps import MapWatch
 from .rows import AROUND
 from .several import SeveralWatch
 from .steps import StepWatch
-from .types import Arguments, Call, Keywords
+from .types import Arguments, Call, Keywords, statics_of
 
 _OTHER_GRADIENTS = ("vjp", "linearize")
 _EVERY = "_autotune_every"
@@ -96,9 +96,7 @@ class Instrumentation:
         function.is_scripts = _is_the_scripts_call()
         inner = fun if seen is None else seen
         jitted = make(inner)
-        statics = getattr(jitted, "_jit_info", None)
-        function.traces.static_numbers.update(getattr(statics, "static_argnums", ()))
-        function.traces.static_names.update(getattr(statics, "static_argnames", ()))
+        function.traces.statics.update(statics_of(jitted))
         options = make.options if isinstance(make, Making) else {}
         watch: CallWatch = mapped or self._several.watch_of(self, options)
         if mapped is None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .deferred import real
 from .graphs import operations_of
-from .types import Call
+from .types import Arguments, Call, Keywords, statics_of
 
 MOST_BYTES = 1 << 26
 """Of the batches of a group, and of what its calls give beside their state: they are kept until it has run."""
@@ -91,12 +91,13 @@ class Plan:
         self.puts: dict[int, Any] = {}
         self.copied: dict[int, Any] = {}
         leaves = list(map(real, given.leaves))
+        args, kwargs = jax.unflatten(given.structure, leaves)
+        settings = self._settings_in(args, kwargs, statics_of(jitted))
         for number, leaf in enumerate(leaves):
             if number not in self.carried:
-                self._sort(number, leaf, given.before[number])
+                self._sort(number, leaf, given.before[number], is_setting=number in settings)
         self.results = sorted(set(self.carried.values()))
         self.first = [next(n for n, result in self.carried.items() if result == each) for each in self.results]
-        args, kwargs = jax.unflatten(given.structure, leaves)
         traced = jitted.trace(*args, **kwargs)
         jaxpr = traced.jaxpr
         self.avals = list(jaxpr.out_avals)
@@ -104,7 +105,6 @@ class Plan:
         self.others = [number for number in range(len(self.avals)) if number not in self.results]
         self._check(leaves, jaxpr)
         self._leaves = leaves
-        self._leave_settings(given.before)
         self._was_cached = _is_cached(jitted)
         self._places = [leaves[number].sharding for number in self.first]
         self._one: Call | None = None
@@ -112,9 +112,25 @@ class Plan:
 
     # whether they can
 
-    def _sort(self, number: int, leaf: Any, before: Any) -> None:
+    def _settings_in(self, args: Arguments, kwargs: Keywords, statics: Collection[int | str]) -> set[int]:
+        """Numbers of the leaves in the arguments that the step is compiled for."""
+        found, number = set[int](), 0
+        given: list[tuple[set[int | str], Any]] = [({at, at - len(args)}, value) for at, value in enumerate(args)]
+        given += [({name}, kwargs[name]) for name in sorted(kwargs)]
+        for names, value in given:
+            count = len(self.jax.flatten(value)[0])
+            if not names.isdisjoint(statics):
+                found.update(range(number, number + count))
+            number += count
+        return found
+
+    def _sort(self, number: int, leaf: Any, before: Any, *, is_setting: bool) -> None:
         """What a leaf is to a group that isn't carried."""
-        if isinstance(leaf, self.jax.array):
+        if is_setting and _is_number(leaf):
+            if not _is_same(leaf, before):
+                raise UnfitError(SETTING)
+            self.fixed[number] = leaf
+        elif isinstance(leaf, self.jax.array):
             if leaf is before:
                 self.same[number] = leaf.aval, leaf.sharding
             elif leaf.weak_type:
@@ -154,30 +170,6 @@ class Plan:
         if size > MOST_BYTES:
             raise UnfitError(LARGE.format(self.size, -(-size >> 20)))
 
-    def _leave_settings(self, before: Sequence[Any]) -> None:
-        """Has those of the ``numbers`` fixed that the step is compiled for: it takes nothing traced in their place."""
-        found = self.numbers
-        if not found or self._is_traced():
-            return
-        self.numbers = {}
-        self.fixed.update({number: self._leaves[number] for number in found})
-        for number, kind in found.items():
-            leaf = self.fixed.pop(number)
-            self.numbers[number] = kind
-            if not self._is_traced():
-                del self.numbers[number]
-                self.fixed[number] = leaf
-                if not _is_same(leaf, before[number]):
-                    raise UnfitError(SETTING)
-
-    def _is_traced(self) -> bool:
-        """Whether JAX traces one call, sorted as its leaves are now. The step itself has been traced with the same."""
-        try:
-            self.jax.jit(self._step).trace(*self._given(self._leaves))
-        except Exception:
-            return False
-        return True
-
     @property
     def is_stale(self) -> bool:
         """Whether the script has had JAX forget what it had compiled: the function may be another one by now."""
@@ -209,9 +201,11 @@ class Plan:
 
     def _holds(self, kind: type, leaf: Any) -> bool:
         """Whether JAX has a number's type, and room for its value: it raises an error where it hasn't."""
+        if kind is not int:
+            return type(leaf) is kind
         numpy = sys.modules["numpy"]
-        most = numpy.iinfo(self.jax.narrowed(numpy.dtype("int64"))).max
-        return type(leaf) is kind and (kind is not int or -most <= leaf <= most)
+        most: int = numpy.iinfo(self.jax.narrowed(numpy.dtype("int64"))).max
+        return type(leaf) is int and -most <= leaf <= most
 
     def _goes_on(self, leaves: Sequence[Any], newest: Sequence[Any], same: Sequence[Any]) -> bool:
         """Whether a call is given what the one before it gave, and the arrays that the group has."""
@@ -298,7 +292,12 @@ def _is_same(leaf: Any, known: Any) -> bool:
     """Whether JAX would compute the same by both, beside arrays that may change in place."""
     if leaf is known:
         return True
-    return type(leaf) is type(known) and type(leaf) in _NUMBERS and repr(leaf) == repr(known)
+    return type(leaf) is type(known) and _is_number(leaf) and repr(leaf) == repr(known)
+
+
+def _is_number(leaf: Any) -> bool:
+    """Whether it is one of Python's or NumPy's."""
+    return type(leaf) in _NUMBERS or isinstance(leaf, sys.modules["numpy"].generic)
 
 
 def _is_cached(jitted: Any) -> bool:

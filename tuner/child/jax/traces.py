@@ -85,7 +85,7 @@ class Trace:
 
 
 class Traces:
-    """Of one function. ``count``: those that were of a training step.
+    """Of one function. ``count``: those that were of a training step. ``statics``: arguments that it is compiled for.
 
     ``misses``: calls of which nobody knows which one of several different traces JAX took.
     """
@@ -95,8 +95,7 @@ class Traces:
         self._of: dict[Hashable, Trace] = {}
         self._newest: Trace | None = None
         self._are_alike = True
-        self.static_numbers: set[int] = set()
-        self.static_names: set[str] = set()
+        self.statics: set[int | str] = set()
         self.count = 0
         self.misses = 0
 
@@ -141,8 +140,8 @@ class Traces:
     def _signature(self, args: Arguments, kwargs: Keywords) -> Hashable:
         """What JAX tells traces apart by, as far as it is needed; it keeps nothing alive."""
         return (
-            *(self._kind_of(value, number in self.static_numbers) for number, value in enumerate(args)),
-            *((name, self._kind_of(kwargs[name], name in self.static_names)) for name in sorted(kwargs)),
+            *(self._kind_of(value, number in self.statics) for number, value in enumerate(args)),
+            *((name, self._kind_of(kwargs[name], name in self.statics)) for name in sorted(kwargs)),
         )
 
     def _kind_of(self, value: Any, is_static: bool) -> Hashable:

@@ -56,3 +56,9 @@ def leaves_at(leaves: Leaves, args: Arguments, kwargs: Keywords, places: Iterabl
             flat[argument] = leaves(value)
         if number < len(flat[argument]):
             yield flat[argument][number]
+
+
+def statics_of(jitted: object) -> frozenset[int | str]:
+    """Numbers and names of the arguments that ``jax.jit`` compiles a function for, as JAX has made them out."""
+    about = getattr(jitted, "_jit_info", None)
+    return frozenset((*getattr(about, "static_argnums", ()), *getattr(about, "static_argnames", ())))
