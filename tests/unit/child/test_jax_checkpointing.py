@@ -8,69 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
+from support.jax_computed_again import LOOP, PLAIN, STEP, facts_of, found, ran
 from support.jax_here import jax
-from support.jax_regression import written
-from support.jax_trial import watched
 
-from tuner.child.jax.checkpointing import CONCRETE, DRAWS, EFFECTS, HELD, NOTHING, OWN, SMALL, UNDONE, UNSEEN
+from tuner.child.jax.checkpointing import CONCRETE, DRAWS, EFFECTS, NOTHING, OWN, SMALL, UNDONE, UNSEEN
 from tuner.child.jax.segments import Library, in_segments
-
-HEAD = """
-import functools
-import jax, jax.numpy as jnp, numpy as np
-X = np.random.default_rng(0).normal(size=(64, 16)).astype("float32")
-keys = jax.random.split(jax.random.PRNGKey(0), 9)
-params, kept = [0.3 * jax.random.normal(key, (16, 16)) for key in keys[:6]], []
-def layers(params, x):
-    for weights in params:
-        x = jnp.tanh(x @ weights)
-    return x
-def descend(params, gradients):
-    return jax.tree_util.tree_map(lambda p, g: p - 0.1 * g, params, gradients)
-"""
-STEP = """
-@jax.jit
-def step(params, x):
-    loss, gradients = jax.value_and_grad(loss_of)(params, x)
-    return descend(params, gradients), loss
-"""
-LOOP = """
-for number in range(3):
-    params, loss = step(params, X + number)
-"""
-PLAIN = """
-def loss_of(params, x):
-    return (layers(params, x) ** 2).mean()
-"""
-
-
-def ran(text: str, folder: Path, **given: Any) -> tuple[list[Any], Any]:
-    """What a script ends with, and the trial of it."""
-    run = written(HEAD + text, folder)
-    with watched(**{"config": {"checkpointing": True}, **given}) as trial:
-        end = run()
-        trial.session.finish(complete=False)
-    return end, trial
-
-
-def facts_of(trial: Any) -> dict[str, Any]:
-    [facts] = trial.log.of("facts")
-    return dict(facts)
-
-
-def found(text: str, folder: Path, **given: Any) -> list[str]:
-    """Why each loss isn't computed again, "" where it is. What the script ends with has to be what it is without."""
-    expected = written(HEAD + text, folder)()
-    end, trial = ran(text, folder, **given)
-    assert len(end) == len(expected)
-    for leaf, plain in zip(end, expected, strict=True):
-        assert (leaf.dtype, leaf.shape) == (plain.dtype, plain.shape)
-        numpy.testing.assert_allclose(leaf, plain, rtol=2e-5, atol=1e-7)
-    assert numpy.isfinite(expected[0]).all() and not numpy.allclose(expected[0], 0)
-    return list(trial.adapter._checkpointing.found.values())
-
 
 AGAIN = {
     "a loss": PLAIN + STEP + LOOP,
@@ -219,36 +162,6 @@ def step(params, x):
 def test_others_are_left_as_they_are(name: str, tmp_path: Path) -> None:
     text, why = OTHERS[name]
     assert found(text, tmp_path) == [why]
-
-
-def test_a_rule_that_holds_values_of_the_trace_is_left_as_it_is(tmp_path: Path) -> None:
-    """It is legal as long as what it holds isn't differentiated."""
-    text = """
-def loss_of(params, x):
-    scale = jnp.abs(x).max()
-    @jax.custom_vjp
-    def scaled(x):
-        return x * scale
-    scaled.defvjp(lambda x: (x * scale, None), lambda _, g: (g,))
-    return (layers(params, scaled(x @ params[0])) ** 2).mean()
-"""
-    assert found(text + STEP + LOOP, tmp_path) == [HELD]
-
-
-def test_what_the_loss_leaves_elsewhere_can_still_be_read(tmp_path: Path) -> None:
-    """What isn't differentiated may leave it so."""
-    text = """
-class Model:
-    def loss(self, params, x):
-        self.scale = jnp.abs(x).max()
-        return (layers(params, x / self.scale) ** 2).mean()
-model = Model()
-@jax.jit
-def step(params, x):
-    gradients = jax.grad(model.loss)(params, x)
-    return descend(params, gradients), model.scale
-"""
-    assert found(text + LOOP + "del model", tmp_path) == [HELD]
 
 
 def test_python_runs_once_for_each_trace_and_nothing_is_compiled_twice(tmp_path: Path) -> None:
