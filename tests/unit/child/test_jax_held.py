@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from support.jax_computed_again import LOOP, STEP, found
 
 from tuner.child.jax.checkpointing import HELD
@@ -37,3 +38,49 @@ def step(params, x):
     return descend(params, gradients), model.scale
 """
     assert found(text + LOOP + "del model", tmp_path) == [HELD]
+
+
+HOLDING = {
+    "a key that goes on": """
+class Model:
+    def loss(self, params, x):
+        for weights in params:
+            self.key, drawn = jax.random.split(self.key)
+            x = jnp.where(jax.random.bernoulli(drawn, 0.8, x.shape), jnp.tanh(x @ weights), 0)
+        return (x**2).mean()
+model = Model()
+@jax.jit
+def step(params, key, x):
+    model.key = key
+    loss, gradients = jax.value_and_grad(model.loss)(params, x)
+    return descend(params, gradients), model.key, loss
+key = jax.random.PRNGKey(1)
+for number in range(3):
+    params, key, loss = step(params, key, X)
+kept.append(key)
+del model
+""",
+    "a count, a constant and losses of layers": """
+class Model:
+    count, mask, beside = 0, None, []
+    def loss(self, params, x):
+        self.count += 1
+        if self.mask is None:
+            self.mask = jnp.tril(jnp.ones((16, 16)))
+        for weights in params:
+            x = jnp.tanh(x @ (weights * self.mask * self.count))
+            self.beside.append((x**2).mean())
+        return (x**2).mean() + sum(self.beside)
+model = Model()
+loss_of = model.loss
+""" + STEP.replace(", loss\n", ", loss + model.mask.sum()\n") + LOOP + """
+kept.append(np.array(model.count))
+del model, loss_of
+""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOLDING)
+def test_a_loss_that_keeps_something_is_called_once_for_each_trace(name: str, tmp_path: Path) -> None:
+    """What it finds of the call before would be dead, and what it counts other than as written."""
+    assert found(HOLDING[name], tmp_path) == [HELD]
