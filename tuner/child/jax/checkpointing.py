@@ -9,7 +9,6 @@ XLA has to keep the barriers around what is computed again (``client``). What XL
 from __future__ import annotations
 
 import functools
-import gc
 import re
 import sys
 import weakref
@@ -23,6 +22,7 @@ from ..records import Evidence
 from ..session import Session
 from .compiling import COMPILED
 from .graphs import operations_of
+from .held import can_go_on, computed, held_of
 from .segments import SCOPE, Library, Segmented, in_segments
 from .steps import StepWatch
 from .types import Arguments, Call, Keywords
@@ -139,19 +139,16 @@ class CheckpointWatch:
             return gave.arrays(fun(*given.values(), **kwargs))
 
         closed = library.trace(pure)(*leaves)
-        if self._are_held(trace):
+        held = held_of(trace(), self._tracer)
+        if held and not can_go_on(closed, held, leaves, self._tracer):
             self.found[name] = HELD
             return fun(*args, **kwargs)
         self._is_cut = True  # what fails now may be due to that
+        if held:
+            self.found[name] = HELD
+            return gave.whole(computed(library, closed, held, leaves))
         run = self._in_segments(library, name, closed) or library.function(closed)
         return gave.whole(run(*leaves))
-
-    def _are_held(self, trace: Callable[[], object]) -> bool:
-        """Whether anything holds values of a trace that has ended: a rule for gradients that closes over some, say."""
-        if trace() is None:
-            return False
-        gc.collect()
-        return any(issubclass(type(each), self._tracer) and each._trace is trace() for each in gc.get_objects())
 
     def _in_segments(self, library: Library, name: str, closed: Any) -> Callable[..., list[Any]] | None:
         made: Segmented | None = None

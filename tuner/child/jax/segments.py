@@ -77,6 +77,7 @@ class Library:
     def __init__(self, jax: Any) -> None:
         from jax.extend import core
 
+        self.barrier: Call = jax.lax.optimization_barrier
         self.checkpoint: Call = jax.checkpoint
         self.scan: Call = jax.lax.scan
         self.trace: Call = jax.make_jaxpr
