@@ -12,7 +12,7 @@ import pytest
 from support.jax_computed_again import LOOP, PLAIN, STEP, facts_of, found, ran
 from support.jax_here import jax
 
-from tuner.child.jax.checkpointing import CONCRETE, DRAWS, EFFECTS, NOTHING, OWN, SMALL, UNDONE, UNSEEN
+from tuner.child.jax.checkpointing import CONCRETE, DRAWS, EFFECTS, FAILED, NOTHING, OWN, SMALL, UNDONE, UNSEEN
 from tuner.child.jax.segments import Library, in_segments
 
 AGAIN = {
@@ -128,6 +128,17 @@ def loss_of(params, x):
     jax.debug.callback(lambda x: kept.append(float(x)), x.sum(), ordered=True)
     return (layers(params, x) ** 2).mean()
 """ + STEP + LOOP + "jax.effects_barrier()\nassert len(kept) == 3, kept", EFFECTS),
+    "a rule for gradients prints": ("""
+@jax.custom_jvp
+def squashed(x):
+    return jnp.tanh(x)
+@squashed.defjvp
+def rule(given, directions):
+    jax.debug.callback(lambda x: kept.append(float(x)), given[0].sum())
+    return jnp.tanh(given[0]), directions[0] / jnp.cosh(given[0]) ** 2
+def loss_of(params, x):
+    return (squashed(layers(params, x)) ** 2).mean()
+""" + STEP + LOOP + "jax.effects_barrier()\nassert len(kept) == 3, kept", EFFECTS),
     "its own": ("""
 def loss_of(params, x):
     return (jax.checkpoint(layers)(params, x) ** 2).mean()
@@ -162,6 +173,61 @@ def step(params, x):
 def test_others_are_left_as_they_are(name: str, tmp_path: Path) -> None:
     text, why = OTHERS[name]
     assert found(text, tmp_path) == [why]
+
+
+INNER = """
+inner = jax.jit(jax.grad(lambda params, x: (layers(params, x) ** 2).mean()))
+def loss_of(params, x):
+    return (layers(descend(params, inner(params, x)), x) ** 2).mean()
+"""
+
+
+@pytest.mark.parametrize("before", ["", "inner(params, X)\n"])
+def test_a_compiled_gradient_in_a_loss_is_a_part_of_it(before: str, tmp_path: Path) -> None:
+    """As one that was compiled before is: neither is a script's own way to compute again."""
+    assert set(found(INNER + before + STEP + LOOP, tmp_path)) == {""}
+
+
+def test_each_of_two_losses_of_one_name_is_told(tmp_path: Path) -> None:
+    text = """
+@jax.jit
+def step(params, x):
+    gradients = jax.grad(lambda params: (layers(params, x) ** 2).mean())(params)
+    small = jax.grad(lambda params: (params[0] ** 2).mean())(params)
+    return descend(descend(params, gradients), small), x.sum()
+"""
+    assert found(text + LOOP, tmp_path) == ["", SMALL]
+
+
+def test_a_rule_whose_function_cant_be_traced_is_left_as_it_is(tmp_path: Path) -> None:
+    """As written JAX doesn't call it where it is differentiated."""
+    text = """
+@jax.custom_vjp
+def squashed(x):
+    raise NotImplementedError("only differentiated")
+squashed.defvjp(lambda x: (jnp.tanh(x), x), lambda x, g: (g / jnp.cosh(x) ** 2,))
+def loss_of(params, x):
+    return (squashed(layers(params, x)) ** 2).mean()
+"""
+    why = "NotImplementedError: only differentiated"
+    assert found(text + STEP + LOOP, tmp_path) == [FAILED.format(why)]
+
+
+@pytest.mark.parametrize("value", ["out", "(out.mean(), out)"])
+def test_what_jax_takes_no_gradient_of_it_refuses_at_once(value: str, tmp_path: Path) -> None:
+    text = f"""
+def loss_of(params, x, is_summed=False):
+    kept.append(np.zeros(1))
+    out = layers(params, x) ** 2
+    return out.mean() if is_summed else {value}
+@jax.jit
+def step(params, x):
+    try:
+        return descend(params, jax.grad(loss_of)(params, x)), x.sum()
+    except TypeError:
+        return descend(params, jax.grad(loss_of)(params, x, is_summed=True)), x.sum()
+"""
+    assert found(text + LOOP + "assert len(kept) == 2, kept", tmp_path) == [""]
 
 
 def test_python_runs_once_for_each_trace_and_nothing_is_compiled_twice(tmp_path: Path) -> None:
