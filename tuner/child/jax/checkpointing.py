@@ -21,7 +21,8 @@ from ..patches import patch
 from ..records import Evidence
 from ..session import Session
 from .compiling import COMPILED
-from .graphs import operations_of
+from .functions import code_of
+from .graphs import graphs_in, operations_of
 from .held import can_go_on, computed, held_of
 from .segments import SCOPE, Library, Segmented, in_segments
 from .steps import StepWatch
@@ -52,18 +53,19 @@ UNSEEN = "no program that XLA compiled shows what it computes again"
 class CheckpointWatch:
     """``wanted``: whether the config asks for it; else the script as written is watched for what speaks against it.
 
-    ``found``: name of each function that a compiled one differentiates → why it isn't computed again; "" where it is.
+    ``found``: code of each function that a compiled one differentiates → why it isn't computed again; "" where it is.
     """
 
     def __init__(self, session: Session, steps: StepWatch, jax: Any) -> None:
         self.session, self.steps, self.jax = session, steps, jax
         self.wanted = session.knobs.wanted(KNOB) is True
-        self.found: dict[str, str] = {}
+        self.found: dict[object, str] = {}
         self._library: Library | None = None
         self._none = NOTHING
         self._tracer: type = object
         self._is_concrete: Callable[[Any], bool] = lambda leaf: True
         self._by_script = self._is_cut = self._is_compiled = self._is_kept = self._needs_barriers = False
+        self._is_within = self._computes = False
         self._looks = 0
 
     def install(self) -> None:
@@ -73,6 +75,8 @@ class CheckpointWatch:
                 self._library = Library(self.jax)
                 core = sys.modules["jax._src.core"]
                 self._is_concrete, self._tracer, _ = core.is_concrete, core.Tracer, core.Tracer._trace
+                for operation in _calls_of_python():
+                    patch(operation, "bind", self._refusing)
                 self.jax.monitoring.register_event_duration_secs_listener(self._timed)
             elif self.session.is_as_written:
                 patch(sys.modules["jax._src.ad_checkpoint"].remat_p, "bind", self._noting)
@@ -90,6 +94,16 @@ class CheckpointWatch:
 
         return bind
 
+    def _refusing(self, original: Call) -> Call:
+        """An operation that calls Python, or prints: a rule for gradients would have it do so a second time."""
+
+        def bind(*args: Any, **kwargs: Any) -> Any:
+            if self._computes:
+                raise _EffectError
+            return original(*args, **kwargs)
+
+        return bind
+
     # gradients
 
     def gradient(self, fun: Call, take: Callable[[Call], Call], argnums: Any, *, has_aux: bool) -> Call | None:
@@ -100,35 +114,45 @@ class CheckpointWatch:
         library = self._library
         if library is None or not callable(fun):
             return None
-        name = str(getattr(fun, "__qualname__", type(fun).__name__))
+        of = fun, code_of(fun) or type(fun)
 
         @functools.wraps(fun)
         def differentiated(*args: Any, **kwargs: Any) -> Any:
-            return self._again(library, (fun, name), argnums, args, kwargs, has_aux=has_aux)
-
-        again, as_written = take(differentiated), take(fun)
+            return self._again(library, of, argnums, args, kwargs, has_aux=has_aux)
 
         def gradient(*args: Any, **kwargs: Any) -> Any:
-            self._is_cut = False
+            if self._is_within:  # a part of a loss that is computed again itself
+                return take(fun)(*args, **kwargs)
+            self._is_cut, self._is_within = False, True
             try:
-                return again(*args, **kwargs)
-            except Exception as error:
-                if not self._is_cut:
-                    raise  # the script's own, or JAX's about it
-                self.found[name] = FAILED.format(f"{type(error).__name__}: {error}".partition("\n")[0])
-            return as_written(*args, **kwargs)
+                return self._taken(take, differentiated, of, args, kwargs)
+            finally:
+                self._is_within = False
 
         return gradient
 
-    def _again(
-        self, library: Library, of: tuple[Call, str], argnums: Any, args: Arguments, kwargs: Keywords, *, has_aux: bool
+    def _taken(
+        self, take: Callable[[Call], Call], differentiated: Call, of: tuple[Call, object], args: Arguments,
+        kwargs: Keywords,
     ) -> Any:  # fmt: skip
-        tree, (fun, name) = self.jax.tree_util, of
+        try:
+            return take(differentiated)(*args, **kwargs)
+        except Exception as error:
+            if not self._is_cut:
+                raise  # the script's own, or JAX's about it
+            self.found[of[1]] = _failed(error)
+        return take(of[0])(*args, **kwargs)
+
+    def _again(
+        self, library: Library, of: tuple[Call, object], argnums: Any, args: Arguments, kwargs: Keywords,
+        *, has_aux: bool,
+    ) -> Any:  # fmt: skip
+        tree, (fun, code) = self.jax.tree_util, of
         numbers = argnums if isinstance(argnums, (tuple, list)) else (argnums,)
         places = sorted({int(number) % len(args) for number in numbers})
         leaves, structure = tree.tree_flatten([args[place] for place in places])
         if not leaves or any(map(self._is_concrete, leaves)):
-            self.found[name] = CONCRETE if leaves else SMALL
+            self.found[code] = CONCRETE if leaves else SMALL
             return fun(*args, **kwargs)
         gave, trace = _Given(tree, has_aux=has_aux), _nothing
 
@@ -141,16 +165,24 @@ class CheckpointWatch:
         closed = library.trace(pure)(*leaves)
         held = held_of(trace(), self._tracer)
         if held and not can_go_on(closed, held, leaves, self._tracer):
-            self.found[name] = HELD
+            self.found[code] = HELD
             return fun(*args, **kwargs)
         self._is_cut = True  # what fails now may be due to that
         if held:
-            self.found[name] = HELD
+            self.found[code] = HELD
             return gave.whole(computed(library, closed, held, leaves))
-        run = self._in_segments(library, name, closed) or library.function(closed)
-        return gave.whole(run(*leaves))
+        run = self._in_segments(library, code, closed)
+        try:
+            self._computes = run is not None
+            if run is not None:
+                return gave.whole(run(*leaves))
+        except Exception as error:
+            self.found[code] = EFFECTS if isinstance(error, _EffectError) else _failed(error)
+        finally:
+            self._computes = False
+        return gave.whole(library.function(closed)(*leaves))
 
-    def _in_segments(self, library: Library, name: str, closed: Any) -> Callable[..., list[Any]] | None:
+    def _in_segments(self, library: Library, code: object, closed: Any) -> Callable[..., list[Any]] | None:
         made: Segmented | None = None
         try:
             why = _obstacle_in(closed)
@@ -159,7 +191,7 @@ class CheckpointWatch:
                 why = "" if made is not None else SMALL
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             why = UNKNOWN.format(f"{type(error).__name__}: {error}")
-        self.found[name] = why
+        self.found[code] = why
         if made is None:
             return None
         self._looks = MOST_LOOKS
@@ -233,12 +265,34 @@ class CheckpointWatch:
 
 def _obstacle_in(closed: Any) -> str:
     """Why what is traced isn't computed again; "" where it may be."""
-    names = {each.primitive.name for each in operations_of(closed.jaxpr)}
-    if names & OWN_NAMES:
+    operations = list(operations_of(closed.jaxpr))
+    names = {each.primitive.name for each in operations}
+    if any(each.primitive.name in OWN_NAMES and not _is_ours(each) for each in operations):
         return OWN
     if closed.jaxpr.effects or any("callback" in name for name in names):
         return EFFECTS
     return DRAWS if DRAWN in names else ""
+
+
+def _is_ours(operation: Any) -> bool:
+    """Whether it is a segment: of a gradient that is taken in a compiled part of the loss."""
+    inner = (each for graph in graphs_in(operation) for each in operations_of(graph))
+    return any(SCOPE in str(each.source_info.name_stack) for each in inner)
+
+
+def _calls_of_python() -> list[Any]:
+    """JAX's operations that call Python or print."""
+    modules = map(sys.modules.__getitem__, ("jax._src.callback", "jax._src.debugging"))
+    found = {id(each): each for module in modules for each in vars(module).values()}.values()
+    return [each for each in found if hasattr(each, "bind") and hasattr(each, "multiple_results")]
+
+
+class _EffectError(Exception):
+    """A rule for gradients calls Python, or prints."""
+
+
+def _failed(error: Exception) -> str:
+    return FAILED.format(f"{type(error).__name__}: {error}".partition("\n")[0])
 
 
 def _nothing() -> None:

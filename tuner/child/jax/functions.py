@@ -79,7 +79,7 @@ class JittedFunction:
         self.met: weakref.WeakKeyDictionary[JittedFunction, int] = weakref.WeakKeyDictionary()
         self.is_alone = False
         self.team: weakref.WeakSet[JittedFunction] = weakref.WeakSet([self])
-        self._code = _code_of(fun)
+        self._code = code_of(fun)
         self.rows = Rows(leaves, outputs)
 
     def put(self, args: Arguments, kwargs: Keywords, trace: Trace) -> None:
@@ -302,11 +302,11 @@ def every_value(leaf: Any, number: int) -> Any:
 
 def _is_of_library(fun: Call) -> bool:
     """Whether a library made it, and calls it by itself: what it computes is no validation of the script's."""
-    code = _code_of(fun)
+    code = code_of(fun)
     return code is None or is_library(code.co_filename)
 
 
-def _code_of(fun: Call) -> Any:
+def code_of(fun: Call) -> Any:
     """The code of a function, a method or a partial one; None of other callables."""
     of: Any = inspect.unwrap(fun)
     while isinstance(of, partial):
