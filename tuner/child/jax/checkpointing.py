@@ -13,6 +13,7 @@ import re
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from ..applied import Effect
@@ -162,7 +163,12 @@ class CheckpointWatch:
             given = dict(enumerate(args)) | dict(zip(places, tree.tree_unflatten(structure, leaves), strict=True))
             return gave.arrays(fun(*given.values(), **kwargs))
 
-        closed = library.trace(pure)(*leaves)
+        try:
+            closed = library.trace(pure)(*leaves)
+        except Exception as error:
+            return self._as_written(of, args, kwargs, error)
+        if gave.is_refused:
+            return gave.refused
         held = held_of(trace(), self._tracer)
         if held and not can_go_on(closed, held, leaves, self._tracer):
             self.found[code] = HELD
@@ -181,6 +187,18 @@ class CheckpointWatch:
         finally:
             self._computes = False
         return gave.whole(library.function(closed)(*leaves))
+
+    def _as_written(self, of: tuple[Call, object], args: Arguments, kwargs: Keywords, error: Exception) -> Any:
+        """What a loss gives that can't be traced by itself: JAX traces the function of a rule for gradients then, which
+        it doesn't call as written. Raises the ``error`` where it can't be called as written either: the script's own.
+        """
+        result = nothing = object()
+        with suppress(Exception):
+            result = of[0](*args, **kwargs)
+        if result is nothing:
+            raise error
+        self.found[of[1]] = _failed(error)
+        return result
 
     def _in_segments(self, library: Library, code: object, closed: Any) -> Callable[..., list[Any]] | None:
         made: Segmented | None = None
@@ -300,17 +318,25 @@ def _nothing() -> None:
 
 
 class _Given:
-    """What a differentiated function gave: its arrays, which JAX computes, and all else, which stays as it is."""
+    """What a differentiated function gave: its arrays, which JAX computes, and all else, which stays as it is.
+
+    ``refused``: what JAX takes no gradient of, and says so.
+    """
 
     def __init__(self, tree: Any, *, has_aux: bool) -> None:
         self._tree = tree
         self._has_aux = has_aux
+        self.is_refused, self.refused = False, None
         self._structure: Any = None
         self._others: dict[int, Any] = {}
 
     def arrays(self, result: Any) -> list[Any]:
         """The value, and the arrays beside it."""
-        value, beside = result if self._has_aux else (result, None)
+        is_whole = not self._has_aux or (isinstance(result, (tuple, list)) and len(result) == 2)
+        value, beside = result if self._has_aux and is_whole else (result, None)
+        if not is_whole or not self._tree.all_leaves([value]) or getattr(value, "shape", None):
+            self.is_refused, self.refused = True, result
+            return []
         leaves, self._structure = self._tree.tree_flatten(beside)
         self._others = {at: leaf for at, leaf in enumerate(leaves) if not hasattr(leaf, "aval")}
         return [value, *(leaf for at, leaf in enumerate(leaves) if at not in self._others)]
