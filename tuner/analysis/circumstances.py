@@ -31,12 +31,14 @@ class ProvenPart(StrEnum):
 class Circumstances:
     """What a figure was measured with. ``software`` is name → version, ``modules`` are the hashes of those of the
     user's own that the script imports; ``cores`` of the host, None where nobody noted them.
+    ``backend``: with which Keras trained, "" where it didn't, or nobody noted it.
     """
 
     script: Script
     software: Mapping[str, str] = field(default_factory=dict)
     modules: Mapping[str, str] = field(default_factory=dict)
     cores: int | None = None
+    backend: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,9 @@ class Change:
 
 
 def changed(proven: Circumstances, now: Circumstances) -> list[Change]:
-    """What is not as it was when the config was proven. Modules that ``now`` says nothing of pass for the same."""
+    """What is not as it was when the config was proven. Modules that ``now`` says nothing of pass for the same, and the
+    backend of Keras is told once the script trains.
+    """
     found = []
     if proven.cores is not None and proven.cores != now.cores:
         found.append(Change(ProvenPart.DEVICE, str(proven.cores), str(now.cores), "cores"))
@@ -80,6 +84,9 @@ def apart(one: Circumstances, other: Circumstances) -> list[Change]:
         before, now = one.modules.get(name, ""), other.modules.get(name, "")
         if not before or before != now:
             found.append(Change(ProvenPart.MODULE, before, now, name))
+    if one.backend != other.backend:
+        before, now = (each.backend or "absent" for each in (one, other))
+        found.append(Change(ProvenPart.SOFTWARE, before, now, "Keras' backend"))
     return found + _arguments(one, other) + _software(one, other)
 
 

@@ -31,6 +31,8 @@ NOT_TRAINED = 8
 """Exit status where the script ended with 0 and trained nothing; the parent's ``ExitCode.NOT_TRAINED``."""
 OTHER_DEVICES = 2
 """Exit status where a profile for several devices isn't applied to others; the parent's ``ExitCode.USAGE``."""
+OTHER_BACKEND = 2
+"""The same under ``--strict`` where it isn't applied under another backend of Keras."""
 UNREACHED = "nothing that it could turn was reached"
 HELP = frozenset({"-h", "--help", "--helpfull", "--helpshort", "--hydra-help", "--version", "-V"})
 """Arguments that have a script say something of itself and leave."""
@@ -142,6 +144,26 @@ class AppliedRun:
         self.say(f"hint: give it {_count(proven)}; or --any-devices applies the profile all the same")
         self._told = True
         raise SystemExit(OTHER_DEVICES)
+
+    def computes_with(self, backend: str) -> None:
+        """Keras is about to train, with this backend. Raises ``SystemExit`` under ``strict`` where the profile was
+        proven with another one: that proves nothing of this training.
+
+        Not where the config sets an argument of the script's, or what it asks for: one of these may be the backend.
+        """
+        known, config = self._request.knowledge, self._request.config
+        if backend == known.backend or not (known.backend and config) or os.getpid() != self._pid:
+            return
+        if not config.keys().isdisjoint((*known.placeholders, *known.suggested)):
+            return
+        other = f"the profile was proven with Keras on {known.backend}, and Keras computes with {backend} here"
+        if not self._request.strict:
+            self.say(f"{other}: the config may no longer be the best")
+            return
+        self.say(f"error: {other}")
+        self.say(f"hint: set KERAS_BACKEND={known.backend}, run the study again, or leave out --strict")
+        self._told = True
+        raise SystemExit(OTHER_BACKEND)
 
     def stepped(self) -> None:
         """A training step has ended. Raises ``SystemExit`` under ``strict`` where a knob is found to have no effect."""

@@ -13,7 +13,7 @@ from tuner.cli.settings import DEFAULTS, Settings
 from tuner.devices.abilities import energy_unknown
 from tuner.devices.host import host_memory, spare_cores, usable_cores
 from tuner.devices.present import kind_of, resolve_device
-from tuner.devices.software import software
+from tuner.devices.software import keras_backend, software
 from tuner.errors import StorageError, UsageError
 from tuner.formatting import budget_text, bytes_text, config_text, device_text, script_text, seconds_text
 from tuner.knowledge import BOTH, FREE, KEEP
@@ -81,6 +81,7 @@ def make_plan(settings: Settings) -> StudyPlan:
         cores=cores,
         spare_cores=spare_cores(),
         software=software(),
+        keras_backend=keras_backend(),
         energy_unknown=energy_unknown(device),
         effective_batch=settings.effective_batch,
         probe=settings.probe,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import platform
+from collections.abc import Mapping
+from pathlib import Path
 
 from tuner.devices import present
-from tuner.devices.frameworks import version_of
+from tuner.devices.frameworks import TENSORFLOW, version_of
 
 _PACKAGES = (
     "torch", "torchvision", "torch_xla", "triton", "tensorflow", "keras", "jax", "optax", "flax", "lightning",
@@ -26,3 +30,20 @@ def software() -> dict[str, str]:
     for kind in present.KINDS:
         versions |= kind.software()
     return {name: version for name, version in versions.items() if version}
+
+
+def keras_backend(variables: Mapping[str, str] = os.environ) -> str:
+    """With what Keras computes by its variable, else by its own file; "" where there is no Keras. A script may choose
+    another one by itself.
+    """
+    if not version_of("keras"):
+        return ""
+    if variables.get("KERAS_BACKEND"):
+        return variables["KERAS_BACKEND"]
+    place = Path(os.path.expanduser(variables.get("KERAS_HOME", "~/.keras")), "keras.json")
+    try:
+        settings: object = json.loads(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        settings = {}
+    named = settings.get("backend") if isinstance(settings, dict) else None
+    return named if isinstance(named, str) else TENSORFLOW

@@ -60,7 +60,8 @@ class Profile:
     @property
     def circumstances(self) -> Circumstances:
         """What it was proven with."""
-        return Circumstances(self.script, self.environment, self.knowledge.module_hashes, self.cores)
+        known = self.knowledge
+        return Circumstances(self.script, self.environment, known.module_hashes, self.cores, known.backend)
 
 
 class ProfileExporter:
@@ -182,6 +183,7 @@ def _circumstances(profile: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "script": [script.get(name) for name in ("path", "module", "sha256", "argv")],
         "modules": _part(profile, "knowledge").get("module_hashes", {}),
+        "backend": _part(profile, "knowledge").get("backend", ""),
         "software": profile.get("environment"),
         "limits": {name: most for name, most in limits.items() if most not in (None, {}) and name not in _NO_BOUNDS},
         # Where larger batches are tried beside, what keeps the effective one is proven alike.

@@ -23,6 +23,8 @@ from tuner.study.plan import StudyPlan
 LARGEST_MODULE_BYTES = 16 * 2**20
 UNCOMPARED = frozenset({"objective.source", "objective.planned_samples"})
 """How to load the study's objective again; whether it is the same one, ``objective`` says."""
+KERAS_BACKEND = "keras.backend"
+"""What studies of earlier versions don't say."""
 
 
 def identity_of(plan: StudyPlan) -> dict[str, Any]:
@@ -49,6 +51,7 @@ def identity_of(plan: StudyPlan) -> dict[str, Any]:
         # Beside an accelerator they only feed it; a CPU with other cores is another device.
         **({"device.cores": plan.cores} if kind_of(plan.device).is_host else {}),
         **{f"software.{name}": version for name, version in sorted(plan.software.items())},
+        **({KERAS_BACKEND: plan.keras_backend} if plan.keras_backend else {}),
     }
 
 
@@ -61,6 +64,7 @@ def check_identity(stored: Mapping[str, Any], present: Mapping[str, Any], folder
         f"{name}: {_shown(stored, name)} → {_shown(present, name)}"
         for name in dict.fromkeys([*stored, *present])
         if name not in UNCOMPARED
+        and (name != KERAS_BACKEND or name in stored)
         and _as_compared(name, stored.get(name)) != _as_compared(name, present.get(name))
     ]
     if differences:

@@ -32,6 +32,7 @@ class StudyPlan:
     time for it. ``without``: the watches that the user switched off. ``source``: the file that is run, of a module as
     of a script; None where nobody says. ``energy_unknown``: of the ``host`` and the ``device``, why their energy isn't
     counted, for people; nothing of what is. ``ranks``: so many processes train the script together.
+    ``keras_backend``: with what Keras computes, unless the script chooses that by itself; "" where it isn't known.
     """
 
     name: str
@@ -51,6 +52,7 @@ class StudyPlan:
     cores: int = 1
     spare_cores: int = 0
     software: Mapping[str, str] = field(default_factory=dict)
+    keras_backend: str = ""
     energy_unknown: Mapping[str, str] = field(default_factory=dict)
     finals_rounds: int = 5
     most_rounds: int = 27

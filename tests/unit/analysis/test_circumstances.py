@@ -68,11 +68,11 @@ def test_other_cores_are_another_device(before: int | None, changes: list[Change
 
 HASHES = st.dictionaries(st.sampled_from(["a.py", "b.py"]), st.sampled_from(["", "1", "2"]))
 MEASURED = st.builds(
-    lambda sha256, argv, modules, software, cores: Circumstances(
-        Script("train.py", argv, sha256=sha256), software, modules, cores
+    lambda sha256, argv, modules, software, cores, backend: Circumstances(
+        Script("train.py", argv, sha256=sha256), software, modules, cores, backend
     ),
     st.sampled_from(["", "1", "2"]), st.sampled_from([(), ("--lr", "1")]), HASHES,
-    st.sampled_from([{}, SOFTWARE]), st.sampled_from([None, 4]),
+    st.sampled_from([{}, SOFTWARE]), st.sampled_from([None, 4]), st.sampled_from(["", "jax"]),
 )  # fmt: skip
 
 
@@ -93,3 +93,11 @@ def test_a_module_that_one_side_alone_knows_sets_them_apart() -> None:
     assert apart(known, known) == [Change(ProvenPart.MODULE, "", "", "b.py")], "it was edited meanwhile"
     assert apart(replace(PROVEN, modules={"a.py": "1"}), PROVEN) == [Change(ProvenPart.MODULE, "1", "", "a.py")]
     assert apart(unknown, replace(unknown, cores=64)) == []
+
+
+def test_another_backend_of_keras_is_other_software() -> None:
+    on_jax = replace(PROVEN, backend="jax")
+    assert apart(replace(PROVEN, backend="tensorflow"), on_jax) == [
+        Change(ProvenPart.SOFTWARE, "tensorflow", "jax", "Keras' backend")
+    ]
+    assert changed(on_jax, PROVEN) == [], "which backend a script takes is known once it runs"

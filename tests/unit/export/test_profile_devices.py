@@ -64,6 +64,17 @@ def test_a_proof_of_one_process_does_not_stand_for_several_ranks() -> None:
     assert with_standing(of_one, made_up.RESULT, later, "best.json") == later
 
 
+def test_a_proof_with_one_backend_of_keras_does_not_stand_for_another() -> None:
+    def on_backend(name: str) -> dict[str, Any]:
+        made = profile(2)
+        return {**made, "knowledge": {**made["knowledge"], "backend": name}}
+
+    proven = merged(None, on_backend("tensorflow"), "best.json")
+    later = {**on_backend("jax"), "runs": 0}
+    assert with_standing(proven, made_up.RESULT, later, "best.json") == later
+    assert with_standing(proven, made_up.RESULT, {**on_backend("tensorflow"), "runs": 0}, "best.json") is None
+
+
 def on(devices: int) -> dict[str, Any]:
     """A profile that was proven on so many devices of one process."""
     made = profile(2)

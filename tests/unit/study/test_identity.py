@@ -35,6 +35,7 @@ PLAN = StudyPlan(
     objective=Objective("throughput", "samples/s", True, lambda measurement: measurement.rate),
     pinned=Config(precision="bf16", compile=True),
     software={"torch": "2.13.0", "python": "3.11.7"},
+    keras_backend="tensorflow",
 )
 
 
@@ -70,6 +71,7 @@ def test_what_no_figure_depends_on_may_change(change: Callable[[StudyPlan], Stud
         (lambda p: replace(p, script=replace(p.script, module="pkg.train")), "script.module: (none) → pkg.train"),
         (lambda p: replace(p, script=replace(p.script, argv=())), "script.argv: --lr 0.1 → (none)"),
         (lambda p: replace(p, without=frozenset({Watch.LOADER})), "without: (absent) → ['loader']"),
+        (lambda p: replace(p, keras_backend="jax"), "keras.backend: tensorflow → jax"),
         (lambda p: replace(p, selection=("compile",)), "space.selection: [] → ['compile']"),
         (
             lambda p: replace(p, pinned=Config(p.pinned, compile=1)),
@@ -98,6 +100,13 @@ def test_what_figures_depend_on_is_shown(change: Callable[[StudyPlan], StudyPlan
 def test_the_order_of_the_selection_is_no_difference() -> None:
     one, other = (identity_of(replace(PLAN, selection=names)) for names in (("a", "-b"), ("-b", "a")))
     assert one == other
+
+
+def test_a_study_of_an_earlier_version_says_nothing_of_keras() -> None:
+    stored = {name: value for name, value in _stored(PLAN).items() if name != "keras.backend"}
+    check_identity(stored, identity_of(PLAN), "autotune-train")
+    with pytest.raises(StudyMismatchError, match=r"torch: 2\.13\.0 → 2\.14"):
+        check_identity(stored, identity_of(replace(PLAN, software={"torch": "2.14"})), "autotune-train")
 
 
 def test_a_cpu_with_other_cores_is_another_device() -> None:

@@ -17,6 +17,8 @@ from .watches import Watches
 
 NO_FIT = "Model.fit wasn't called"
 NO_DATASET = "no tf.data dataset of the training was changed"
+OF_TENSORFLOW = ("strategy", "threads", "inter_op_threads", "memory_growth", "grappler_mixed_precision")
+"""The knobs that turn TensorFlow's own runtime."""
 
 
 class AppliedKnobs:
@@ -47,6 +49,8 @@ class AppliedKnobs:
             "allocator": self._allocator,
             "grappler_mixed_precision": self._mixed_precision,
         }
+        if watches.backend != "tensorflow":  # it may be there, for its datasets
+            looks |= dict.fromkeys(OF_TENSORFLOW, lambda: Effect(0, elsewhere(watches.backend)))
         if watches.backend == "jax":
             del looks["threads"]  # those of JAX's client, of which its adapter tells
         return {knob: look() for knob, look in looks.items() if self.knobs.wants(knob)}
@@ -107,8 +111,6 @@ class AppliedKnobs:
         strategies, fits = self.watches.strategies, self.watches.fits
         if strategies is None:
             return Effect(0, "TensorFlow isn't used")
-        if self.watches.backend != "tensorflow":
-            return Effect(0, elsewhere(self.watches.backend))
         observed = strategies.in_use(fits.call.model if fits is not None and fits.call is not None else None)
         wanted = self.knobs.wanted("strategy")
         return Effect(1) if observed == wanted else Effect(0, f"the training runs on {observed}")

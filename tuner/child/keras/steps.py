@@ -18,7 +18,7 @@ from ..tensorflow.functions import not_converted
 from ..tensorflow.loops import LoopWatch
 from ..tensorflow.types import ConcreteFunction, DatasetIterator, Function, Result, Structure
 from .by_turns import Made, StepsByTurns
-from .calls import STEPPING, told_to
+from .calls import STEPPING, making_for
 from .counters import BatchCounters, GraphCounters
 from .fit_call import Nesting
 from .gradients import GradientWatch
@@ -104,18 +104,7 @@ class StepWatch:
 
     def install_for_applied(self, trainer: type, applied: AppliedRun) -> None:
         """Patches the same class in an applied run, to tell it of the steps and of nothing else."""
-
-        def making(original: Callable[..., Result]) -> Callable[..., Result]:
-            def make_train_function(model: Model, *args: object, **kwargs: object) -> Result:
-                result = original(model, *args, **kwargs)
-                function = model.train_function
-                if function is not None and not hasattr(function, STEPPING):
-                    model.train_function = told_to(applied, function, int(model.steps_per_execution))
-                return result
-
-            return make_train_function
-
-        patch(trainer, "make_train_function", making)
+        patch(trainer, "make_train_function", making_for(applied, self.backend))
 
     # the script's call of fit
 

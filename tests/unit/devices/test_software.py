@@ -1,0 +1,47 @@
+"""With what Keras is set to compute, without importing it: as Keras itself reads its variable and its file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tuner.devices.software import keras_backend
+
+READS = "import keras.src.backend.config as c; print(c.backend())"
+
+
+@pytest.mark.parametrize(
+    ("variable", "file", "expected"),
+    [
+        ("jax", '{"backend": "torch"}', "jax"),
+        ("", '{"backend": "torch"}', "torch"),
+        (None, '{"backend": "torch"}', "torch"),
+        (None, "{}", "tensorflow"),
+        (None, None, "tensorflow"),
+        (None, "no JSON", "tensorflow"),
+        (None, "[1]", "tensorflow"),
+        (None, '{"backend": 3}', "tensorflow"),
+    ],
+)
+def test_the_variable_comes_before_the_file(
+    tmp_path: Path, variable: str | None, file: str | None, expected: str
+) -> None:
+    if file is not None:
+        (tmp_path / "keras.json").write_text(file, encoding="utf-8")
+    named = {} if variable is None else {"KERAS_BACKEND": variable}
+    assert keras_backend({"KERAS_HOME": str(tmp_path), **named}) == expected
+
+
+@pytest.mark.slow  # Keras itself, in a process of its own
+@pytest.mark.parametrize(("variable", "backend"), [({}, "torch"), ({"KERAS_BACKEND": "jax"}, "jax")])
+def test_keras_says_the_same(tmp_path: Path, variable: dict[str, str], backend: str) -> None:
+    (tmp_path / "keras.json").write_text(json.dumps({"backend": "torch"}), encoding="utf-8")
+    others = {name: value for name, value in os.environ.items() if name != "KERAS_BACKEND"}
+    variables = {**others, "KERAS_HOME": str(tmp_path), **variable}
+    ran = subprocess.run([sys.executable, "-c", READS], env=variables, capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == keras_backend(variables) == backend
