@@ -93,7 +93,7 @@ class Observation:
         """Whether what trains scales its loss where an optimizer undoes that: Keras' own step does, others may."""
         optimizers = self.watches.optimizers
         usual = self._by_batch if self.call is None else not self.call.custom_step
-        return usual or (optimizers is not None and optimizers.losses_scaled > 0)
+        return usual or (optimizers is not None and optimizers.scales_losses)
 
     def _data(self) -> None:
         """The datasets first: a loop may know better what reached its step."""

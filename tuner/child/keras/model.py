@@ -77,7 +77,7 @@ class OptimizerWatch:
     """The optimizers that the script makes; ``rates`` are theirs.
 
     ``created``: names of their classes. ``accumulated_by_script``: steps of accumulation that the script asks for; 0
-    for none. ``losses_scaled``: how often a loss was passed to an optimizer for scaling. ``on_first`` is called before
+    for none. ``scales_losses``: whether a loss was passed to an optimizer for scaling. ``on_first`` is called before
     the first optimizer is made.
     """
 
@@ -87,7 +87,7 @@ class OptimizerWatch:
         self.rates = RateWatch(session, keras)
         self.created: list[str] = []
         self.accumulated_by_script = 0
-        self.losses_scaled = 0
+        self.scales_losses = False
         self.on_first: Callable[[], None] = lambda: None
 
     def install(self) -> None:
@@ -142,7 +142,7 @@ class OptimizerWatch:
 
     def _scale_loss(self, original: Callable[..., object]) -> Callable[..., object]:
         def scale_loss(optimizer: KerasOptimizer, *args: object, **kwargs: object) -> object:
-            self.losses_scaled += 1
+            self.scales_losses = True  # PyTorch may be compiling this: for each value of a count it would do so anew
             return original(optimizer, *args, **kwargs)
 
         return scale_loss

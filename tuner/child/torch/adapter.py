@@ -28,9 +28,13 @@ Installer = Callable[[Session, ModuleType], None]
 
 
 class TorchAdapter(Adapter):
-    """One trial's instrumentation; ``watches`` and ``loaders`` are made when PyTorch is imported."""
+    """One trial's instrumentation; ``watches`` and ``loaders`` are made when PyTorch is imported.
+
+    ``is_here``: whether they were: where Keras trains on PyTorch, its own adapter does all of it.
+    """
 
     framework = FRAMEWORK
+    is_here = False
     watches: TorchWatches
     loaders: LoaderFeed
 
@@ -66,6 +70,7 @@ class TorchAdapter(Adapter):
     def install(self, torch: ModuleType) -> None:
         """Settings first, patches next."""
         self.watches = TorchWatches(self.session, torch)
+        self.is_here = True
         self._set(torch)
         self.watches.install()
         self.loaders = LoaderFeed(self.watches)
@@ -77,6 +82,7 @@ class TorchAdapter(Adapter):
         if not self.session.uses(Watch.LOADER):
             return
         self.watches = TorchWatches(self.session, torch)
+        self.is_here = True
         self.watches.loaders.install()
         feed = LoaderFeed(self.watches)
         self.session.feeds.add(feed)
@@ -84,17 +90,20 @@ class TorchAdapter(Adapter):
             self.session.applied.attend(feed.effects)
 
     def _install_stateful(self, session: Session, module: ModuleType) -> None:
-        self.watches.loaders.install_stateful(module)
+        if self.is_here:
+            self.watches.loaders.install_stateful(module)
 
     def _watch_graphs(self, session: Session, module: ModuleType) -> None:
-        if session.measuring:
+        if session.measuring and self.is_here:
             compiler.watch_graphs(module, self.watches.modules.graph_compiled)
 
     def _install_xla(self, torch_xla: ModuleType) -> None:
-        self.watches.xla.install(torch_xla)
+        if self.is_here:
+            self.watches.xla.install(torch_xla)
 
     def _install_xla_loaders(self, session: Session, module: ModuleType) -> None:
-        self.watches.xla_loaders.install(module)
+        if self.is_here:
+            self.watches.xla_loaders.install(module)
 
     def _set(self, torch: ModuleType) -> None:
         session, config = self.session, self.session.request.config
