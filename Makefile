@@ -150,9 +150,9 @@ benchmark-proof: $(VENV)/.tests
 	$(BIN)/python tests/benchmarks/proof.py
 	$(BIN)/python tests/benchmarks/proof.py --in-sequence
 
-# Every config of nine scripts, each into a file of tests/benchmarks/grids: hours, in which nothing else may run. One of them:
+# Every config of ten scripts, each into a file of tests/benchmarks/grids: hours, in which nothing else may run. One of them:
 # make grids GRIDS=digits. Ended at any moment, the same command goes on.
-GRIDS ?= digits photos storage overhead mixed keras_loop keras_digits keras_photos compiled
+GRIDS ?= digits photos storage overhead mixed keras_loop language keras_digits keras_photos compiled
 RECORD_ARGS ?=
 RECORD = $(BIN)/autotune record --device cpu --effective-batch free --window 500ms
 GRID_FOLDER = tests/benchmarks/grids
@@ -174,6 +174,9 @@ grid_mixed = $(GRID_FOLDER)/mixed_loop.py \
 grid_keras_loop = $(GRID_FOLDER)/keras_loop.py --knobs parallel_calls,prefetch,precision,batch_size,steps_per_execution \
 	--values parallel_calls=1,2,auto --values prefetch=1,4 --values batch_size=32,64,128,256,512,1024,2048 \
 	--values steps_per_execution=1,4,16 --max-memory 1110MiB --window 250ms --no-probe
+grid_language = $(GRID_FOLDER)/language_loop.py \
+	--knobs num_workers,prefetch_factor,precision,optimizer,attention,batch_size --values num_workers=0,1,2 \
+	--values prefetch_factor=2,8 --values batch_size=16,32,64,128,256 --max-memory 760MiB --window 250ms --no-probe
 grid_compiled = $(GRID_FOLDER)/mixed_loop.py \
 	--knobs num_workers,prefetch_factor,precision,compile,threads,optimizer,batch_size --values num_workers=0,1,2,4 \
 	--values prefetch_factor=2,4,8 --values optimizer=foreach --values batch_size=32,2048 --max-memory 1200MiB
