@@ -347,6 +347,8 @@ def _reason_in(text: str, traces: Traces) -> str:
 
 _UNSUPPORTED = re.compile(r"unsupported operations when trying to compile graph \S+ on \S+ (\w+) \(([^{)\n]*)")
 _OVERWRITTEN = ("Error: accessing tensor output of CUDAGraphs", "Error: accessing gradient tensor output of CUDAGraphs")
+_RAISED = re.compile(r"\w+(?:Error|Exception): ")
+"""What Python code raised that a graph called, such as the script's generator."""
 _SURROUNDINGS = ("Graph execution error", "Detected at node", "<stack traces", "The op is created at", "File ", "[[")
 
 
@@ -364,4 +366,5 @@ def _essence(text: str) -> str:
         return f"XLA can't compile {unsupported[1]}: {unsupported[2].removesuffix(' compatible with node ')}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     own = [line for line in lines if not line.startswith(_SURROUNDINGS)]
-    return own[-1] if own else text
+    raised = [line for line in own if _RAISED.match(line)]
+    return (raised or own or [text])[-1]
