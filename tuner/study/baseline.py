@@ -134,11 +134,47 @@ def _note_short_steps(study: StudyContext, baseline: Trial) -> None:
 
 
 def _without_fault(study: StudyContext, baseline: Trial, failed: Outcome) -> Trial:
-    """The baseline, measured without what broke it, once that is seen to be autotune's.
+    """The baseline, measured without what broke it, once that is seen to be autotune's; run again where it failed by
+    chance.
 
     Raises ``UserScriptError`` or ``UntunableError`` where the fault isn't ours, ``OwnFaultError`` where nothing is left
     to measure it by, and as ``StudyContext.execute``, also where the script was edited meanwhile.
     """
+    plan = study.plan
+    verdict = _verdict(study, baseline, failed)
+    if verdict.whose is Whose.CHANCE:
+        study.note(f"it failed by chance: run again it didn't, with autotune's instruments or without: {failed.detail}")
+        baseline = _run_again(study)
+        if baseline.outcome is None or not may_be_ours(baseline.outcome):
+            return baseline
+        failed = baseline.outcome
+        verdict = _verdict(study, baseline, failed, by_chance_before=True)
+    if verdict.whose is not Whose.OURS:
+        raise blame_error(failed, verdict, trial_folder(plan.folder, 0))
+    keep_fault(plan.folder, failed, verdict)
+    for way in verdict.ways:
+        names = ", ".join(sorted(way - plan.without))
+        study.note(f"autotune breaks this script: {failed.detail}")
+        study.note(f"the script is in order, and the study goes on without what broke it: {names}")
+        study.knowledge = replace(study.knowledge, without=tuple(sorted(way)))
+        trial = _run_again(study)
+        if trial.outcome is not None and trial.outcome.complete:
+            return trial
+        study.store.requeue(trial)
+        if trial.outcome is not None:
+            _check_budget(study, trial.outcome)
+    raise blame_error(failed, verdict, trial_folder(plan.folder, 0), plan.folder / FAULT)
+
+
+def _run_again(study: StudyContext) -> Trial:
+    """The baseline that was put back into the queue, run."""
+    waiting = study.claim()
+    assert waiting is not None, "it was put back into the queue"
+    return study.execute(waiting)
+
+
+def _verdict(study: StudyContext, baseline: Trial, failed: Outcome, *, by_chance_before: bool = False) -> Verdict:
+    """Whose fault it is that the baseline failed, which is put back into the queue. Raises as ``_without_fault``."""
     plan = study.plan
     study.store.requeue(baseline)
     request = study.executor.request_of(baseline, study.knowledge, plan.window)
@@ -153,25 +189,10 @@ def _without_fault(study: StudyContext, baseline: Trial, failed: Outcome) -> Tri
             f"the script as written fails; to see whose fault that is, it is run again without autotune's instruments,"
             f" at most {seconds_text(longest_s)} at a time"
         )
-    verdict = Inquiry(request, failed, plan.folder / CHECKS, study.executor.check, left_s).verdict()
+    check, folder = study.executor.check, plan.folder / CHECKS
+    verdict = Inquiry(request, failed, folder, check, left_s, by_chance_before=by_chance_before).verdict()
     study.sources.check(failed.knowledge.module_hashes)  # another version tells nothing of the fault
-    if verdict.whose is not Whose.OURS:
-        raise blame_error(failed, verdict, trial_folder(plan.folder, 0))
-    keep_fault(plan.folder, failed, verdict)
-    for way in verdict.ways:
-        names = ", ".join(sorted(way - plan.without))
-        study.note(f"autotune breaks this script: {failed.detail}")
-        study.note(f"the script is in order, and the study goes on without what broke it: {names}")
-        study.knowledge = replace(study.knowledge, without=tuple(sorted(way)))
-        waiting = study.claim()
-        assert waiting is not None, "it was put back into the queue"
-        trial = study.execute(waiting)
-        if trial.outcome is not None and trial.outcome.complete:
-            return trial
-        study.store.requeue(trial)
-        if trial.outcome is not None:
-            _check_budget(study, trial.outcome)
-    raise blame_error(failed, verdict, trial_folder(plan.folder, 0), plan.folder / FAULT)
+    return verdict
 
 
 def check_failure(failed: Outcome, plan: StudyPlan) -> None:
@@ -202,6 +223,8 @@ def blame_error(
             f"the script is in order, and autotune breaks it: {failed.detail}",
             hint=f"{left}; please report it, with {fault}", traceback_text=failed.with_ours or failed.traceback_text,
         )  # fmt: skip
+    if verdict.whose is Whose.CHANCE:
+        return _chance_error(failed, log)
     if verdict.silenced:
         names = " and ".join(verdict.silenced)
         return UserScriptError(
@@ -243,6 +266,15 @@ def blame_error(
         names = " and ".join(verdict.off)
         error.hint = f"{error.hint}; so it fails with {names} off, as in trials: an argument may leave that out"
     return error
+
+
+def _chance_error(failed: Outcome, log: Path) -> UserScriptError:
+    """The error where the failure doesn't come again."""
+    return UserScriptError(
+        f"the script failed in a trial, and run again it didn't: {failed.detail}",
+        hint=f"it fails by chance: run the same command again; all that it printed is in {log}",
+        traceback_text=failed.traceback_text,
+    )
 
 
 def _lacks_time(failed: Outcome, verdict: Verdict, log: Path) -> UserScriptError:

@@ -3,7 +3,8 @@
 That a script fails by itself may be said only where plain Python fails as well. So a baseline that fails is run again
 without what autotune does to it, for as long as the failure took and a margin; what runs on until then doesn't fail.
 
-First everything is left out but the watch on files: what runs so is broken by autotune. Plain Python, which that watch
+First everything is left out but the watch on files: what runs so is broken by autotune, unless it also runs when it is
+run as in the trial again: then it failed by chance, as by what it draws. Plain Python, which that watch
 doesn't keep from the user's files, is tried only where the script fails so too, where nothing of the user's was written
 until then, and for hardly longer than that took.
 """
@@ -51,7 +52,7 @@ _FAILURES = frozenset({"script-raised", "script-failed"})
 _UNDECIDED = frozenset({OutcomeKind.INFRASTRUCTURE, OutcomeKind.NO_PROGRESS})
 _OF_THE_MACHINE = KILLED | OUT_OF_MEMORY
 """Reasons for which a run ended that tell of the machine at that moment, and nothing of the script."""
-_BARE, _PLAIN = "without any watch but files", "plain Python"
+_BARE, _PLAIN, _AGAIN = "without any watch but files", "plain Python", "as in the trial"
 
 # A file of the child's → the watch that it belongs to: the first that fits. Of the rest, all watches make use.
 _FILES_OF_WATCHES = (
@@ -78,10 +79,14 @@ _FILES_OF_WATCHES = (
 
 
 class Whose(StrEnum):
-    """Whose fault a failure is; ``OPEN`` where that couldn't be tried, or not without danger to files or trackers."""
+    """Whose fault a failure is; ``OPEN`` where that couldn't be tried, or not without danger to files or trackers.
+
+    ``CHANCE``: it doesn't come again, with autotune's instruments or without.
+    """
 
     SCRIPT = "script"
     OURS = "ours"
+    CHANCE = "chance"
     OPEN = "open"
 
 
@@ -146,17 +151,19 @@ class Inquiry:
 
     ``folder`` is for the runs' folders, ``run`` does one of them and raises ``Interrupted``. ``left_s`` gives the
     seconds that the study has left: a run is ended with them, and none begins that may not show the failure by then.
+    ``by_chance_before``: whether an earlier failure was taken for one by chance; this one isn't any more.
     """
 
     def __init__(
         self, request: TrialRequest, failed: Outcome, folder: Path, run: Callable[[TrialRequest], Outcome],
-        left_s: Callable[[], float] = lambda: math.inf,
+        left_s: Callable[[], float] = lambda: math.inf, *, by_chance_before: bool = False,
     ) -> None:  # fmt: skip
         self._request = request
         self._failed = failed
         self._folder = folder
         self._run = run
         self._left_s = left_s
+        self._may_be_chance = not by_chance_before
         self._account: list[str] = []
         self._spent_s = 0.0
 
@@ -169,6 +176,8 @@ class Inquiry:
         if self._decides_nothing(_BARE, bare):
             return Verdict(Whose.OPEN, account=tuple(self._account), obstacle=f"{_BARE}: {bare.detail}")
         if not may_be_ours(bare):
+            if self._runs_again():
+                return Verdict(Whose.CHANCE, account=tuple(self._account))
             return Verdict(Whose.OURS, None, tuple(self._ways()), tuple(self._account))
         written = [*_diverted(self._request.folder), *_diverted(self._folder_of(_BARE))]
         if any(map(os.path.lexists, written)):
@@ -230,6 +239,13 @@ class Inquiry:
 
     def _bare(self) -> Outcome:
         return self._check(_BARE, ALL - {Watch.FILES} | self._request.without)
+
+    def _runs_again(self) -> bool:
+        """Whether the script runs as it failed before, with all that was in place. Where nobody can tell it doesn't."""
+        if not self._may_be_chance or self._lacked_s(_AGAIN, least_check_s(self._failed)):
+            return False
+        again = self._check(_AGAIN, self._request.without)
+        return not (may_be_ours(again) or self._decides_nothing(_AGAIN, again))
 
     def _ways(self) -> Iterator[frozenset[Watch]]:
         """Without which watches the script runs: one of them if that is enough, and all but the one on files."""

@@ -34,8 +34,9 @@ def raised(name: str = "TypeError", trace: str = "", **fields: object) -> Outcom
 
 
 def inquire(
-    folder: Path, failed: Outcome, answer: Callable[[TrialRequest], Outcome], without: frozenset[Watch] = frozenset()
-) -> tuple[Verdict, list[TrialRequest]]:
+    folder: Path, failed: Outcome, answer: Callable[[TrialRequest], Outcome], without: frozenset[Watch] = frozenset(),
+    *, by_chance_before: bool = False,
+) -> tuple[Verdict, list[TrialRequest]]:  # fmt: skip
     asked: list[TrialRequest] = []
 
     def run(request: TrialRequest) -> Outcome:
@@ -43,7 +44,8 @@ def inquire(
         return answer(request)
 
     request = TrialRequest(folder / "0000", Script("train.py", ()), worlds.DEVICE, BASELINE, without=without)
-    return Inquiry(request, failed, folder / "checks", run).verdict(), asked
+    inquiry = Inquiry(request, failed, folder / "checks", run, by_chance_before=by_chance_before)
+    return inquiry.verdict(), asked
 
 
 def broken_by(*watches: Watch) -> Callable[[TrialRequest], Outcome]:
@@ -60,7 +62,7 @@ def test_the_one_watch_that_breaks_a_script_is_found(watch: Watch, traced: bool)
     assert verdict.ways == (frozenset({watch}), ALL - {Watch.FILES})
     assert all(request.limits.trial_timeout_s == 14.0 for request in asked), "each is bounded"
     if traced and watch is Watch.LOADER:
-        assert len(asked) == 2, "all but files, and the watch in the trace"
+        assert len(asked) == 3, "all but files, as in the trial, and the watch in the trace"
     assert not any(request.plain for request in asked), "what runs with nothing but the watch on files is ours to mend"
 
 
@@ -284,6 +286,19 @@ def test_the_search_for_the_watch_ends(tmp_path: Path) -> None:
     verdict, asked = inquire(tmp_path, raised(), slow)
     assert verdict.ways == (ALL - {Watch.FILES},)
     assert len(asked) == 3
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_what_runs_when_it_is_run_again_as_in_the_trial_failed_by_chance(tmp_path: Path, before: bool) -> None:
+    """A script that draws what it trains on may fail in one run of thirty: no watch broke it."""
+    verdict, asked = inquire(tmp_path, raised(), lambda request: RUNS, by_chance_before=before)
+    if before:
+        assert verdict.whose is Whose.OURS, "what never fails without the instruments, and again with them, is theirs"
+        return
+    assert (verdict.whose, verdict.ways, verdict.account[-1]) == (Whose.CHANCE, (), "as in the trial: it runs")
+    assert (len(asked), asked[1].plain, asked[1].without) == (2, False, frozenset())
+    error = blame_error(raised(), verdict, tmp_path)
+    assert error.message == "the script failed in a trial, and run again it didn't: TypeError: it broke"
 
 
 @pytest.mark.parametrize(
