@@ -159,7 +159,9 @@ class Observation:
         if policy.chosen_by_script:
             self.session.facts.left_out["precision"] = f"the script chooses the policy {policy.chosen_by_script} itself"
         elif not policy.asked:
-            self.session.facts.left_out["precision"] = "no layer of Keras computes in the training step"
+            legacy = " 3 computes in the training step, and those of legacy Keras (tf_keras) are left alone"
+            told = legacy if "tf_keras" in sys.modules else " computes in the training step"
+            self.session.facts.left_out["precision"] = f"no layer of Keras{told}"
 
     def _strategy(self) -> None:
         strategies, facts = self.watches.strategies, self.session.facts

@@ -5,6 +5,14 @@ from __future__ import annotations
 from ..session import Session
 from .functions import FunctionWatch
 
+FETCHES = "the training function fetches its batches itself"
+
+
+def unfed(functions: FunctionWatch) -> str:
+    """Why no dataset that can be adapted feeds a loop of the script's own: a library's may, as that of legacy Keras."""
+    fetches = any(entry.fetches for entry in functions.training)
+    return FETCHES if fetches else "no tf.data dataset feeds the training steps"
+
 
 def observe_compilation(session: Session, functions: FunctionWatch) -> None:
     """Facts, what the script wrote and what was seen of ``jit_compile``, where a loop of the script's own trained."""
@@ -14,9 +22,8 @@ def observe_compilation(session: Session, functions: FunctionWatch) -> None:
     else:
         session.facts.as_written["jit_compile"] = all(entry.written_jit for entry in stepping)
         if any(entry.fetches for entry in stepping):
-            fetches = "the training function fetches its batches itself"
-            session.facts.left_out["jit_compile"] = f"{fetches}: XLA can't do that"
-            session.facts.hide_wait(fetches)
+            session.facts.left_out["jit_compile"] = f"{FETCHES}: XLA can't do that"
+            session.facts.hide_wait(FETCHES)
     if "jit_compile" in session.request.config:
         seen = functions.compilation()
         if seen is None:

@@ -22,7 +22,7 @@ from .apart import ApartWatch
 from .data.watch import KNOBS as DATA_KNOBS
 from .data.watch import DatasetWatch
 from .entries import Given, TracedFunction
-from .evidence import observe_compilation
+from .evidence import observe_compilation, unfed
 from .functions import FunctionWatch, not_converted
 from .graphs import products
 from .iteration import IterationWatch
@@ -345,7 +345,7 @@ class LoopWatch:
         training = self.iterations.training()
         if any(source.made_by == "DistributedDatasetsFromFunction" for source in training):
             return "a function of the script's makes the data of each replica"
-        return "" if training else "no tf.data dataset feeds the training steps"
+        return "" if training else unfed(self.functions)
 
     def observe(self) -> None:
         """Facts, what the script wrote and evidence, where a loop of the script's own trained."""
