@@ -101,5 +101,7 @@ def test_an_end_has_its_reason() -> None:
     assert budget.search_is_over(50.0, 2, 5.0, 30.0) == ""
     assert budget.search_is_over(50.0, 3, 5.0, 30.0) == "all 3 trials are done"
     assert budget.search_is_over(105.0, 2, 5.0, 30.0) == ""
-    assert "(100 s in all)" in budget.search_is_over(105.0, 2, 5.1, 30.0)
+    short, none = (budget.search_is_over(now, 2, 5.1, 30.0) for now in (105.0, 110.0))
+    assert short == "the time left for searching is too short for another trial (100 s in all)"
+    assert none == "the time for searching is used up (100 s in all)"
     assert budget.search_is_over(105.0, 1, 5.1, 30.0) == "", "one config at least is tried"

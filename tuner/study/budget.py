@@ -92,10 +92,10 @@ class Budget:
         """
         if self.trials is not None and trials_done - late >= self.trials:
             return f"all {self.trials} trials are done" if self.trials > 1 else "its one trial is done"
-        left = self.seconds_left(now)
-        kept = reserved_s if trials_done > 1 else 0.0
+        left, kept = self.seconds_left(now), reserved_s if trials_done > 1 else 0.0
         if left is not None and left - kept < trial_s:
-            return f"the time for searching is used up ({self.seconds:.0f} s in all)"
+            end = "left for searching is too short for another trial" if left > kept else "for searching is used up"
+            return f"the time {end} ({self.seconds:.0f} s in all)"
         return ""
 
     def finals_fit(self, now: float, rounds_s: Sequence[float], rounds: Sequence[int]) -> tuple[int, int]:

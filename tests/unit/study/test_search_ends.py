@@ -176,7 +176,7 @@ def test_what_is_pinned_and_had_no_time_is_tried_once_there_is_some(tmp_path: Pa
         )
         return run_study(plan, runner, StructuredSampler(), lambda event: None, threading.Event(), clock=runner.clock)
 
-    assert "time for searching is used up" in once(60.0).why and not late
+    assert "searching is too short for another trial" in once(60.0).why and not late
     result = once(1000.0)
     assert result.improved and result.winner is not None and result.winner.config == pinned
 
