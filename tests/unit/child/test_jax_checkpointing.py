@@ -280,6 +280,20 @@ def test_where_xla_merges_both_it_isnt_in_effect(tmp_path: Path) -> None:
     assert trial.evidence("checkpointing") == ("contradicted", UNDONE)
 
 
+def test_a_loop_that_is_computed_again_needs_no_barriers(tmp_path: Path) -> None:
+    """XLA merges nothing across two loops, and what stands before it here isn't needed again."""
+    text = """
+def loss_of(params, x):
+    def turn(carry, given):
+        for weights in params[:2]:
+            carry = jax.nn.silu(carry @ weights + given)
+        return carry, None
+    return (jax.lax.scan(turn, jnp.zeros((8, 16)), x.reshape(8, 8, 16))[0] ** 2).mean()
+"""
+    _, trial = ran(text + STEP + LOOP, tmp_path)
+    assert trial.evidence("checkpointing") == ("verified", "")
+
+
 def test_what_is_only_traced_isnt_in_effect(tmp_path: Path) -> None:
     jax.clear_caches()
     text = PLAIN + STEP + "jax.eval_shape(step, params, X)\nplain = jax.jit(lambda p, x: (descend(p, p), x.sum()))"
