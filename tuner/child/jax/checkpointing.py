@@ -25,7 +25,7 @@ from .compiling import COMPILED
 from .functions import code_of
 from .graphs import graphs_in, operations_of
 from .held import can_go_on, computed, held_of
-from .segments import SCOPE, Library, Segmented, in_segments
+from .segments import SEGMENT, TURN, Library, Segmented, in_segments
 from .steps import StepWatch
 from .types import Arguments, Call, Keywords
 
@@ -34,8 +34,8 @@ OWN_NAMES = frozenset({"checkpoint", "remat", "remat2"})
 """JAX's names, by version, for operations that are computed again."""
 DRAWN = "rng_uniform"
 """An operation that gives other numbers each time."""
-AGAIN, BARRIER = re.compile(f"rematted_computation[^\"]*{SCOPE}"), "opt-barrier"
-"""In a program of XLA's: that it computes a segment again, and that it keeps that apart from the first time."""
+AGAIN, BARRIER = re.compile(f"rematted_computation[^\"]*({SEGMENT}|{TURN})"), "opt-barrier"
+"""In a program of XLA's: that it computes something again, and that it keeps a segment apart from the first time."""
 MOST_LOOKS = 16
 """Programs that are compiled behind a trace, by which that must have been compiled."""
 NOTHING = "no compiled function takes a gradient"
@@ -65,7 +65,7 @@ class CheckpointWatch:
         self._none = NOTHING
         self._tracer: type = object
         self._is_concrete: Callable[[Any], bool] = lambda leaf: True
-        self._by_script = self._is_cut = self._is_compiled = self._is_kept = self._needs_barriers = False
+        self._by_script = self._is_cut = self._is_compiled = self._is_kept = False
         self._is_within = self._computes = False
         self._looks = 0
 
@@ -213,7 +213,6 @@ class CheckpointWatch:
         if made is None:
             return None
         self._looks = MOST_LOOKS
-        self._needs_barriers |= made.segments > 0
         return made.run
 
     # what XLA made of it
@@ -223,9 +222,10 @@ class CheckpointWatch:
             return
         self._looks -= 1
         for platform, program in self._programs():
-            if AGAIN.search(program):
+            again = {each[1] for each in AGAIN.finditer(program)}
+            if again:
                 self._is_compiled, self._looks = True, 0
-                self._is_kept |= platform != "cpu" or not self._needs_barriers or BARRIER in program
+                self._is_kept |= platform != "cpu" or SEGMENT not in again or BARRIER in program
 
     def _programs(self) -> Iterator[tuple[str, str]]:
         """The text of each that is there, and for which kind of device it is."""
@@ -295,7 +295,7 @@ def _obstacle_in(closed: Any) -> str:
 def _is_ours(operation: Any) -> bool:
     """Whether it is a segment: of a gradient that is taken in a compiled part of the loss."""
     inner = (each for graph in graphs_in(operation) for each in operations_of(graph))
-    return any(SCOPE in str(each.source_info.name_stack) for each in inner)
+    return any(name in str(each.source_info.name_stack) for each in inner for name in (SEGMENT, TURN))
 
 
 def _calls_of_python() -> list[Any]:

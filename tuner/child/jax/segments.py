@@ -20,8 +20,8 @@ from .types import Call
 CALLS = frozenset({"jit", "pjit"})
 """JAX's names for operations that only call others."""
 LOOP = "scan"
-SCOPE = "computed_by_segments"
-"""What XLA's programs call operations that may be computed again."""
+SEGMENT, TURN = "computed_by_segments", "computed_by_turns"
+"""What XLA's programs call operations that may be computed again: those of segments, and of a loop's body."""
 DROPPED = "DropVar"
 """The class of what nothing reads, which not every version of JAX has in public."""
 LARGE = 1 / 16
@@ -115,7 +115,7 @@ class Library:
         body = self.function(params["jaxpr"])
 
         def turn(carry: list[Any], own: list[Any]) -> tuple[list[Any], list[Any]]:
-            with self.scope(SCOPE):
+            with self.scope(TURN):
                 made = body(*consts, *carry, *own)
             return made[:count], made[count:]
 
@@ -160,7 +160,7 @@ def _computed(
 ) -> Values:  # fmt: skip
     """What some operations give, of these values."""
     known = dict(values)
-    with library.scope(SCOPE):
+    with library.scope(SEGMENT):
         for operation in part:
             library.compute(jaxpr, operation, known)
     return {number: known[number] for number in gives}
