@@ -199,6 +199,17 @@ def step(params, x):
     assert found(text + LOOP, tmp_path) == ["", SMALL]
 
 
+def test_each_trace_of_a_loss_is_told_that_ends_otherwise(tmp_path: Path) -> None:
+    """Of two models that have one loss, or a library's function around each."""
+    text = PLAIN + """
+@jax.jit
+def step(params, x):
+    params = descend(params, jax.grad(loss_of)(params, x))
+    return descend(params[:1], jax.grad(loss_of)(params[:1], x)) + params[1:], x.sum()
+"""
+    assert found(text + LOOP, tmp_path) == ["", SMALL]
+
+
 def test_a_rule_whose_function_cant_be_traced_is_left_as_it_is(tmp_path: Path) -> None:
     """As written JAX doesn't call it where it is differentiated."""
     text = """
