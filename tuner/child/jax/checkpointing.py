@@ -54,13 +54,15 @@ UNSEEN = "no program that XLA compiled shows what it computes again"
 class CheckpointWatch:
     """``wanted``: whether the config asks for it; else the script as written is watched for what speaks against it.
 
-    ``found``: code of each function that a compiled one differentiates → why it isn't computed again; "" where it is.
+    ``found``: of each function that a compiled one differentiates, by its code, why it isn't computed again; "" where
+    it is; both where its traces differ, as of two models.
     """
 
     def __init__(self, session: Session, steps: StepWatch, jax: Any) -> None:
         self.session, self.steps, self.jax = session, steps, jax
         self.wanted = session.knobs.wanted(KNOB) is True
-        self.found: dict[object, str] = {}
+        self.found: dict[tuple[object, str], str] = {}
+        self._told: tuple[object, str] | None = None
         self._library: Library | None = None
         self._none = NOTHING
         self._tracer: type = object
@@ -124,7 +126,7 @@ class CheckpointWatch:
         def gradient(*args: Any, **kwargs: Any) -> Any:
             if self._is_within:  # a part of a loss that is computed again itself
                 return take(fun)(*args, **kwargs)
-            self._is_cut, self._is_within = False, True
+            self._is_cut, self._is_within, self._told = False, True, None
             try:
                 return self._taken(take, differentiated, of, args, kwargs)
             finally:
@@ -141,8 +143,15 @@ class CheckpointWatch:
         except Exception as error:
             if not self._is_cut:
                 raise  # the script's own, or JAX's about it
-            self.found[of[1]] = _failed(error)
+            self._tells(of[1], _failed(error))
         return take(of[0])(*args, **kwargs)
+
+    def _tells(self, code: object, why: str) -> None:
+        """What becomes of the gradient that is traced now, in place of what was told of it before."""
+        if self._told is not None:
+            self.found.pop(self._told, None)
+        self._told = code, why
+        self.found[code, why] = why
 
     def _again(
         self, library: Library, of: tuple[Call, object], argnums: Any, args: Arguments, kwargs: Keywords,
@@ -153,7 +162,7 @@ class CheckpointWatch:
         places = sorted({int(number) % len(args) for number in numbers})
         leaves, structure = tree.tree_flatten([args[place] for place in places])
         if not leaves or any(map(self._is_concrete, leaves)):
-            self.found[code] = CONCRETE if leaves else SMALL
+            self._tells(code, CONCRETE if leaves else SMALL)
             return fun(*args, **kwargs)
         gave, trace = _Given(tree, has_aux=has_aux), _nothing
 
@@ -171,11 +180,11 @@ class CheckpointWatch:
             return gave.refused
         held = held_of(trace(), self._tracer)
         if held and not can_go_on(closed, held, leaves, self._tracer):
-            self.found[code] = HELD
+            self._tells(code, HELD)
             return fun(*args, **kwargs)
         self._is_cut = True  # what fails now may be due to that
         if held:
-            self.found[code] = HELD
+            self._tells(code, HELD)
             return gave.whole(computed(library, closed, held, leaves))
         run = self._in_segments(library, code, closed)
         try:
@@ -183,7 +192,7 @@ class CheckpointWatch:
             if run is not None:
                 return gave.whole(run(*leaves))
         except Exception as error:
-            self.found[code] = EFFECTS if isinstance(error, _EffectError) else _failed(error)
+            self._tells(code, EFFECTS if isinstance(error, _EffectError) else _failed(error))
         finally:
             self._computes = False
         return gave.whole(library.function(closed)(*leaves))
@@ -197,7 +206,7 @@ class CheckpointWatch:
             result = of[0](*args, **kwargs)
         if result is nothing:
             raise error
-        self.found[of[1]] = _failed(error)
+        self._tells(of[1], _failed(error))
         return result
 
     def _in_segments(self, library: Library, code: object, closed: Any) -> Callable[..., list[Any]] | None:
@@ -209,7 +218,7 @@ class CheckpointWatch:
                 why = "" if made is not None else SMALL
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             why = UNKNOWN.format(f"{type(error).__name__}: {error}")
-        self.found[code] = why
+        self._tells(code, why)
         if made is None:
             return None
         self._looks = MOST_LOOKS
