@@ -171,6 +171,20 @@ def test_that_a_step_was_compiled_is_read_from_what_ran(
     assert ran.evidence("jit_compile") == "verified", ran.of("knob")
 
 
+@pytest.mark.slow  # another backend
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_a_later_fit_leaves_what_was_seen_of_the_step(
+    backend: str, write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """JAX traces it in the first one: behind a second one nothing showed its format, nor that it was compiled."""
+    again = "    model.fit(x, x.sum(1), batch_size=20, epochs=4, verbose=0)\n"
+    how = "compiled" if backend == "jax" else "eager"
+    config: dict[str, Any] = {"precision": "bf16", **({"jit_compile": True} if backend == "jax" else {})}
+    ran = run_child(write_script(PRECISE + again), config, argv=(backend, "asked", how), window=WHOLE)
+    assert ran.returncode == 0 and ran.facts["steps"] == 40, ran.output
+    assert {knob: ran.evidence(knob) for knob in config} == dict.fromkeys(config, "verified"), ran.of("knob")
+
+
 DATASET = """
     import os
     os.environ["KERAS_BACKEND"] = "jax"
@@ -181,6 +195,20 @@ DATASET = """
     model.compile("sgd", "mse")
     model.fit(tf.data.Dataset.from_tensor_slices((x, x.sum(1))).batch(20), epochs=4, verbose=0)
 """
+
+
+@pytest.mark.slow  # another backend
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_a_pipeline_that_keras_iterates_in_python_shows_what_it_executes(
+    backend: str, write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """Its knobs could be told "can't be verified" only: no iterator of the training data was looked at."""
+    script = write_script(DATASET.replace('"jax"', f'"{backend}"').replace("(100, 4)", "(2000, 4)"))
+    written = run_child(script, window=WHOLE)
+    known = {name: value for name, value in written.facts.items() if name not in ("kind", "t")}
+    ran = run_child(script, {"prefetch": 3}, window=WHOLE, knowledge=known)
+    assert ran.returncode == 0 and ran.facts["samples"] == 8000, ran.output
+    assert ran.evidence("prefetch") == "verified", ran.of("knob")
 
 
 @pytest.mark.slow
@@ -221,6 +249,17 @@ def test_train_on_batch_is_counted(
     assert (ran.facts["samples"], ran.facts["steps"], ran.facts["framework"]) == (240, 12, "keras")
     assert "train_on_batch" in ran.facts["left_out"]["batch_size"]
     assert ran.of("loss")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_what_train_on_batch_computes_in_is_read_from_what_ran(
+    backend: str, write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """Nothing showed it: a format that was at work could be verified by ``fit`` only."""
+    ran = run_child(write_script(BY_BATCH), {"precision": "bf16"}, argv=(backend,), window=WHOLE)
+    assert ran.returncode == 0, ran.output
+    assert ran.evidence("precision") == "verified", ran.of("knob")
 
 
 BY_STAGES = BY_BATCH.partition("    for _ in range(12)")[0] + """

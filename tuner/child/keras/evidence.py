@@ -373,10 +373,11 @@ class Observation:
 
     def _products(self) -> dict[str, int]:
         """Number format → products of matrices in the training step; empty where they can't be seen."""
+        fits = self.watches.fits
+        if fits is not None and self.watches.backend != "tensorflow" and (self.call is not None or self._by_batch):
+            return dict(fits.steps.witness.products())
         if self.call is None or self.steps is None:
             return dict(self.session.facts.products)
-        if self.watches.backend != "tensorflow":
-            return dict(self.steps.witness.products())
         counts: Counter[str] = Counter()
         if self.watches.tf is not None:
             for graph in self.steps.graphs():

@@ -72,7 +72,7 @@ class FitWatch:
         self.predictions = PredictionWatch(session, keras)
         self.on_batch = OnBatchWatch(
             session, self.backend, rates, self.steps.weights, self.predictions, trajectory=trajectory,
-            is_inside=lambda: self.nesting.active,
+            witness=self.steps.witness, is_inside=lambda: self.nesting.active,
         )  # fmt: skip
         self.devices = DistributionWatch(session, keras)
         self.on_batch.begins = self.devices.begins

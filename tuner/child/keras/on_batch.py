@@ -18,6 +18,7 @@ from .rates import RateWatch
 from .trajectory import TrajectoryWatch
 from .types import Model
 from .weights import ModelWeights
+from .witness import COUNTED_AT, StepWitness
 
 OWN_BATCHES = "the script passes its batches to train_on_batch by itself"
 
@@ -36,17 +37,19 @@ class OnBatchWatch:
 
     def __init__(
         self, session: Session, backend: str, rates: RateWatch, weights: ModelWeights, predictions: PredictionWatch,
-        *, trajectory: TrajectoryWatch, is_inside: Callable[[], bool],
+        *, trajectory: TrajectoryWatch, witness: StepWitness, is_inside: Callable[[], bool],
     ) -> None:  # fmt: skip
         self.session = session
         self.predictions = predictions
         self.trajectory = trajectory
+        self.witness = witness
         self.backend = backend
         self.rates = rates
         self.is_inside = is_inside
         self.loops: LoopWatch | None = None
         self.weights = weights
         self.called = False
+        self._calls = 0
         self.begins: Callable[[], None] = lambda: None
         self._turns = Turns()
         self._loss: float | None = None
@@ -75,7 +78,7 @@ class OnBatchWatch:
                 self.session.clock.fetch_begins()
                 self.weights.step_begins(model)
                 self.trajectory.fit_begins(model)
-                result = original(model, *args, **kwargs)
+                result = self._run(original, (model, *args), kwargs)
                 self.trajectory.fit_stepped(model, 1)
                 self.weights.stepped(model)
                 self._stepped(model, rows, result)
@@ -89,6 +92,14 @@ class OnBatchWatch:
                 self.loops.rows_given = 0
 
         return train_on_batch
+
+    def _run(self, original: Callable[..., Result], args: tuple[object, ...], kwargs: dict[str, Any]) -> Result:
+        """A step. On PyTorch the products of one are counted, where it has to show in what it computes."""
+        asked = self.backend == "torch" and self._calls == COUNTED_AT and "precision" in self.session.request.config
+        self._calls += 1
+        if asked and not self.witness.compiled:
+            return self.witness.run(lambda *given: original(*given, **kwargs), args)
+        return original(*args, **kwargs)
 
     def _validate(self, original: Callable[..., Result]) -> Callable[..., Result]:
         def on_batch(model: Model, *args: object, **kwargs: object) -> Result:

@@ -146,9 +146,10 @@ class StepWatch:
 
     def _make_train_function(self, original: Callable[..., Result]) -> Callable[..., Result]:
         def make_train_function(model: Model, *args: object, **kwargs: object) -> Result:
+            anew = model.train_function is None or bool(args or kwargs)  # every fit and train_on_batch asks for it
             self._making = True
             try:
-                with self.witness.watching(model), self._making_counted(model):
+                with self.witness.watching(model, anew=anew), self._making_counted(model):
                     result = original(model, *args, **kwargs)
             finally:
                 self._making = False
@@ -238,6 +239,8 @@ class StepWatch:
         """Something iterates over a dataset: training does, where it is fed by one and waits for a batch in Python."""
         if self.batches.fetching and self.queues.is_dataset:
             self.queues.fetches_from(iterator)
+            if self.datasets is not None and not self.calls:
+                self.datasets.fed_by(iterator)
 
     def _in_python(self, function: TrainFunction, args: tuple[object, ...]) -> object:
         """As ``_run``, where batches pass through Python."""

@@ -35,9 +35,11 @@ class StepWitness:
         self._counted: Counter[str] = Counter()
 
     @contextmanager
-    def watching(self, model: Model) -> Iterator[None]:
-        """While the training function is made: what JAX compiles calls the step once, and shows with what."""
-        if self.backend != "jax":
+    def watching(self, model: Model, *, anew: bool) -> Iterator[None]:
+        """While the training function is made, if it is made ``anew``: what JAX compiles calls the step once, and shows
+        with what.
+        """
+        if self.backend != "jax" or not anew:
             yield
             return
         step = model.train_step
