@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy
 
+from support.jax_here import jax
 from support.jax_regression import written
 from support.jax_trial import watched
 
@@ -42,6 +43,7 @@ def loss_of(params, x):
 def ran(text: str, folder: Path, **given: Any) -> tuple[list[Any], Any]:
     """What a script ends with, and the trial of it."""
     run = written(HEAD + text, folder)
+    jax.devices()  # its client is made here, without what the knob asks of it
     with watched(**{"config": {"checkpointing": True}, **given}) as trial:
         end = run()
         trial.session.finish(complete=False)
@@ -53,8 +55,8 @@ def facts_of(trial: Any) -> dict[str, Any]:
     return dict(facts)
 
 
-def found(text: str, folder: Path, **given: Any) -> list[str]:
-    """Why each loss isn't computed again, "" where it is. What the script ends with has to be what it is without."""
+def tried(text: str, folder: Path, **given: Any) -> Any:
+    """The trial of a script, which ends with what it does without the knob."""
     expected = written(HEAD + text, folder)()
     end, trial = ran(text, folder, **given)
     assert len(end) == len(expected)
@@ -62,4 +64,14 @@ def found(text: str, folder: Path, **given: Any) -> list[str]:
         assert (leaf.dtype, leaf.shape) == (plain.dtype, plain.shape)
         numpy.testing.assert_allclose(leaf, plain, rtol=2e-5, atol=1e-7)
     assert numpy.isfinite(expected[0]).all() and not numpy.allclose(expected[0], 0)
+    return trial
+
+
+def found(text: str, folder: Path) -> list[str]:
+    """Why each loss isn't computed again, "" where it is. What the script ends with has to be what it is without."""
+    return told(tried(text, folder))
+
+
+def told(trial: Any) -> list[str]:
+    """Why each loss of a trial isn't computed again."""
     return list(trial.adapter._checkpointing.found.values())

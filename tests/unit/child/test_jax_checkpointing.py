@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jax_computed_again import LOOP, PLAIN, STEP, facts_of, found, ran
+from support.jax_computed_again import LOOP, PLAIN, STEP, facts_of, found, ran, told, tried
 from support.jax_here import jax
 
 from tuner.child.jax.checkpointing import CONCRETE, DRAWS, EFFECTS, FAILED, NOTHING, OWN, SMALL, UNDONE, UNSEEN
@@ -243,24 +243,22 @@ def step(params, x):
 
 def test_python_runs_once_for_each_trace_and_nothing_is_compiled_twice(tmp_path: Path) -> None:
     text = PLAIN.replace("    return", "    kept.append(np.zeros(1))\n    return") + STEP + LOOP
-    assert found(text, tmp_path) == [""]
     end, trial = ran(text + "assert len(kept) == 1 and step._cache_size() == 1", tmp_path)
-    assert len(end) == 8 and facts_of(trial)["retraces"] == 0
+    assert told(trial) == [""] and len(end) == 8 and facts_of(trial)["retraces"] == 0
 
 
 def test_no_value_of_the_trace_outlives_it(tmp_path: Path) -> None:
     jax.config.update("jax_check_tracer_leaks", True)
     try:
-        assert found(AGAIN["a loop over layers"], tmp_path) == [""]
+        assert told(ran(AGAIN["a loop over layers"], tmp_path)[1]) == [""]
     finally:
         jax.config.update("jax_check_tracer_leaks", False)
 
 
 def test_a_gradient_outside_of_a_compiled_function_is_left_as_it_is(tmp_path: Path) -> None:
     text = PLAIN + STEP.replace("@jax.jit", "") + LOOP
-    assert found(text, tmp_path) == []
-    _, trial = ran(text, tmp_path)
-    assert trial.evidence("checkpointing") == ("not applicable", NOTHING)
+    trial = tried(text, tmp_path)
+    assert told(trial) == [] and trial.evidence("checkpointing") == ("not applicable", NOTHING)
 
 
 @pytest.mark.parametrize(

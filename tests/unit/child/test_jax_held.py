@@ -44,7 +44,7 @@ HOLDING = {
     "a key that goes on": """
 class Model:
     def loss(self, params, x):
-        for weights in params:
+        for weights in params[:2]:
             self.key, drawn = jax.random.split(self.key)
             x = jnp.where(jax.random.bernoulli(drawn, 0.8, x.shape), jnp.tanh(x @ weights), 0)
         return (x**2).mean()
