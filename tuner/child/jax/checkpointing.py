@@ -32,6 +32,8 @@ from .types import Arguments, Call, Keywords
 KNOB = "checkpointing"
 OWN_NAMES = frozenset({"checkpoint", "remat", "remat2"})
 """JAX's names, by version, for operations that are computed again."""
+CALLS_PYTHON = re.compile("callback|debug")
+"""Names of operations that call Python, or print."""
 DRAWN = "rng_uniform"
 """An operation that gives other numbers each time."""
 AGAIN, BARRIER = re.compile(f"rematted_computation[^\"]*({SEGMENT}|{TURN})"), "opt-barrier"
@@ -296,7 +298,7 @@ def _obstacle_in(closed: Any) -> str:
     names = {each.primitive.name for each in operations}
     if any(each.primitive.name in OWN_NAMES and not _is_ours(each) for each in operations):
         return OWN
-    if closed.jaxpr.effects or any("callback" in name for name in names):
+    if closed.jaxpr.effects or any(map(CALLS_PYTHON.search, names)):
         return EFFECTS
     return DRAWS if DRAWN in names else ""
 
@@ -311,7 +313,10 @@ def _calls_of_python() -> list[Any]:
     """JAX's operations that call Python or print."""
     modules = map(sys.modules.__getitem__, ("jax._src.callback", "jax._src.debugging"))
     found = {id(each): each for module in modules for each in vars(module).values()}.values()
-    return [each for each in found if hasattr(each, "bind") and hasattr(each, "multiple_results")]
+    return [
+        each for each in found
+        if hasattr(each, "bind") and not isinstance(each, type) and CALLS_PYTHON.search(str(getattr(each, "name", "")))
+    ]  # fmt: skip
 
 
 class _EffectError(Exception):
