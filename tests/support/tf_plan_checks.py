@@ -333,7 +333,12 @@ def check_caches_that_would_lie_or_not_end() -> None:
     mapped = numbers(20).map(counted)
     assert written(numbers(20).repeat().map(plus_one).filter(lambda x: True).batch(4), "cache") is False
     assert written(mapped.filter(lambda x: x > 2).batch(4), "cache").endswith("counted before they are read")
-    assert written(numbers(20).shuffle(9).batch(4), "cache") == "the data lie in memory already, as they are"
+    for in_memory in (numbers(20).shuffle(9), numbers(20).shuffle(9).map(noise)):
+        assert written(in_memory.batch(4), "cache") == "the data lie in memory already, as they are"
+    read = numbers(20).shuffle(9).flat_map(tf.data.Dataset.from_tensors)  # as the records of files are
+    assert written(read.batch(4), "cache") == "the data are shuffled anew before flat_map"
+    read = numbers(20).repeat().flat_map(tf.data.Dataset.from_tensors)
+    assert written(read.batch(4), "cache") == "the data are repeated before flat_map"
     assert written(mapped.batch(4).take(2).cache(), "cache") == "the script caches its data itself"
     assert written(mapped.shuffle(20).take(9).batch(4), "cache").startswith("only a part of the data")
     assert written(tf.data.Dataset.range(2**62).map(counted).batch(4), "cache") == "the data are endless"

@@ -179,7 +179,7 @@ class Place:
         reason = why_unsteady(spine[0])
         if reason:
             raise Refused(reason)
-        top = 0
+        top, why = 0, ""
         for index, link in enumerate(spine[1:], start=1):
             why = _why_link_unsteady(link)
             if why or link.method == "repeat":
@@ -194,6 +194,9 @@ class Place:
         self.prefix = spine[top]
         self.last = self.moved[-1] if self.moved else self.prefix
         self.elements = int(self.prefix.own.cardinality())
+        worth = next((link for link in self.above if link.method in _COSTLY), None)
+        if not reason and worth is not None and not _why_link_unsteady(worth):
+            reason = f"{why or 'the data are repeated'} before {worth.method}"  # such as the files that it reads
         self._check(reason or "the data lie in memory already, as they are")
 
     def _check(self, idle: str) -> None:
