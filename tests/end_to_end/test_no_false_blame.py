@@ -282,6 +282,7 @@ def draws() -> Iterator[tuple[int, list[bytes]]]:
         server.shutdown(socket.SHUT_RDWR)
 
 
+@pytest.mark.slow  # unit/study/test_blame.py
 def test_what_fails_by_chance_is_run_again(
     draws: tuple[int, list[bytes]], write_script: Callable[..., Path]
 ) -> None:
