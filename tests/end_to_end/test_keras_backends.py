@@ -109,6 +109,22 @@ def test_knobs_of_jaxs_client_take_effect_below_keras_and_change_no_loss(
     assert told[0] == told[1] == told[2] != []
 
 
+@pytest.mark.slow  # another backend
+def test_threads_of_pytorch_take_effect_below_keras(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """They were left out as TensorFlow's, and beside a busy core two threads took twenty times as long as one."""
+    script = write_script(TRAIN + "    import torch; print('computes in', torch.get_num_threads())\n")
+    written = run_child(script, argv=("torch",), window=WHOLE)
+    assert f"computes in {written.facts['as_written']['threads']}" in written.output
+    assert written.facts["left_out"]["inter_op_threads"] == "Keras computes with torch here"
+    known = {"framework": "keras", "backend": "torch"}
+    ran = run_child(script, {"threads": 2}, argv=("torch",), window=WHOLE, knowledge=known)
+    assert ran.evidence("threads") == "verified" and "computes in 2" in ran.output, ran.of("knob")
+    applied = run_child(script, {"threads": 2}, argv=("torch",), mode="apply", knowledge=known)
+    assert "autotune: after 20 steps in effect: threads" in applied.output.splitlines(), applied.output
+
+
 LOSSES = """
     import os
     os.environ["KERAS_BACKEND"] = "jax"

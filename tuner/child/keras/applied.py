@@ -11,13 +11,14 @@ from ..tensorflow import FRAMEWORK, elsewhere
 from ..tensorflow.data.refused import Applied
 from ..tensorflow.data.watch import KNOBS as DATA_KNOBS
 from ..tensorflow.mixed_precision import BF16, in_words
+from . import threads
 from .model import accumulation_of
 from .settings import MODEL_KNOBS
 from .watches import Watches
 
 NO_FIT = "Model.fit wasn't called"
 NO_DATASET = "no tf.data dataset of the training was changed"
-OF_TENSORFLOW = ("strategy", "threads", "inter_op_threads", "memory_growth", "grappler_mixed_precision")
+OF_TENSORFLOW = ("strategy", "memory_growth", "grappler_mixed_precision")
 """The knobs that turn TensorFlow's own runtime."""
 
 
@@ -43,17 +44,14 @@ class AppliedKnobs:
             "grad_accumulation": self._accumulation,
             "lr_scale": self._rate,
             "strategy": self._strategy,
-            "threads": partial(self._threads, "threads", "intra"),
-            "inter_op_threads": partial(self._threads, "inter_op_threads", "inter"),
             "memory_growth": lambda: Effect(1),
             "allocator": self._allocator,
             "grappler_mixed_precision": self._mixed_precision,
         }
         if watches.backend != "tensorflow":  # it may be there, for its datasets
             looks |= dict.fromkeys(OF_TENSORFLOW, lambda: Effect(0, elsewhere(watches.backend)))
-        if watches.backend == "jax":
-            del looks["threads"]  # those of JAX's client, of which its adapter tells
-        return {knob: look() for knob, look in looks.items() if self.knobs.wants(knob)}
+        told = {knob: look() for knob, look in looks.items() if self.knobs.wants(knob)}
+        return told | {k: e for k, e in threads.effects(self.session, watches).items() if self.knobs.wants(k)}
 
     def _data(self, knob: str) -> Effect:
         applied = self.watches.datasets.applied.get(knob, Applied()) if self.watches.datasets is not None else Applied()
@@ -129,9 +127,3 @@ class AppliedKnobs:
         if counts:
             return Effect(int(counts[BF16] > 0), in_words(counts))
         return Effect(0, mixed.why_unseen, is_unseen=mixed.is_traced)
-
-    def _threads(self, knob: str, kind: str) -> Effect:
-        if self.watches.tf is None:
-            return Effect(0, "TensorFlow isn't used")
-        observed = getattr(self.watches.tf.config.threading, f"get_{kind}_op_parallelism_threads")()
-        return Effect(1) if observed == self.knobs.wanted(knob) else Effect(0, f"the script set {observed}")

@@ -11,8 +11,9 @@ from ..evidence import Finding, SetBy, compare, number_format
 from ..records import Evidence
 from ..session import Session
 from ..tensorflow import FRAMEWORK, elsewhere
-from ..tensorflow.graphs import is_compiled, products, threads_of, xla_threads
+from ..tensorflow.graphs import is_compiled, products, xla_threads
 from ..tensorflow.strategies import DEFAULT, NO_STRATEGY, ONE_DEVICE
+from . import threads
 from .fit_call import BATCH_REASONS, FitCall
 from .freezing import DRAWS, what_froze
 from .model import POLICIES, accumulation_of, has_batch_norm, inner_optimizer, reduction_of, why_no_parts
@@ -59,7 +60,7 @@ class Observation:
         facts.unit = "samples" if session.clock.total_samples else "steps"
         facts.emulated_precisions = session.device.emulated_precisions()
         facts.precisions = [p for p in session.device.tensorflow_precisions() if p != "fp16" or self._scales_its_loss()]
-        self._threads()
+        threads.written(session, watches)
         facts.as_written["allocator"] = allocator.in_use() or None
         self._policy()
         self._strategy()
@@ -143,15 +144,6 @@ class Observation:
                 session.facts.as_written["memory_growth"] = growth
         if memory is not None:
             session.recorder.emit(memory)
-
-    def _threads(self) -> None:
-        """TensorFlow's pools; of JAX's client its own adapter tells."""
-        facts, tf, backend = self.session.facts, self.watches.tf, self.watches.backend
-        if backend == "tensorflow":
-            facts.as_written.update(threads=threads_of(tf, "intra"), inter_op_threads=threads_of(tf, "inter"))
-            return
-        for knob in ("inter_op_threads",) if backend == "jax" else ("threads", "inter_op_threads"):
-            facts.left_out[knob] = elsewhere(backend)
 
     def _policy(self) -> None:
         policy = self.watches.policy
@@ -248,9 +240,7 @@ class Observation:
             self.watches.mixed_precision.report()
             self.watches.mixed_precision.written(self.watches.backend, self._products())
         config, call, strategies = self.session.request.config, self.call, self.watches.strategies
-        for knob, kind in (("threads", "intra"), ("inter_op_threads", "inter")):
-            if knob in config and (self.watches.backend != "jax" or knob != "threads"):
-                self._compare(knob, threads_of(self.watches.tf, kind))
+        threads.report(self.session, self.watches)
         if "memory_growth" in config:
             self._compare("memory_growth", self.session.facts.as_written.get("memory_growth"))
         if "strategy" in config and self.watches.backend != "tensorflow":

@@ -22,6 +22,8 @@ from .switch import TorchSwitcher
 from .watches import FRAMEWORK, TorchWatches
 
 OLDEST = (2, 4)
+ABOVE = "keras"
+"""The framework that may train on PyTorch, and whose own adapter watches that."""
 STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 Installer = Callable[[Session, ModuleType], None]
 """Patches a library, right after its import."""
@@ -46,7 +48,8 @@ class TorchAdapter(Adapter):
         """PyTorch, the trainers that wrap it, and what writes past ``open`` or beside the script."""
         return {
             "torch": Library(
-                self.install, is_framework=True, oldest=OLDEST, seed=seed, divert=divert_torch, feed=self._feed
+                self.install, is_framework=True, oldest=OLDEST, seed=seed, divert=divert_torch, feed=self._feed,
+                configure=self._configure,
             ),
             xla.LIBRARY: Library(self._install_xla),
             **self._watched(
@@ -76,6 +79,13 @@ class TorchAdapter(Adapter):
         self.loaders = LoaderFeed(self.watches)
         self.session.feeds.add(self.loaders)
         applied.watch(self.watches)
+
+    def _configure(self, torch: ModuleType) -> None:
+        """The threads, in which Keras may compute, too."""
+        session = self.session
+        is_below = session.trained_by == ABOVE and session.request.knowledge.backend == FRAMEWORK
+        if is_below and session.knobs.wants("threads"):
+            torch.set_num_threads(int(session.request.config["threads"]))
 
     def _feed(self, torch: ModuleType) -> None:
         """PyTorch is here for its loaders."""
