@@ -278,6 +278,21 @@ def test_what_train_on_batch_computes_in_is_read_from_what_ran(
     assert ran.evidence("precision") == "verified", ran.of("knob")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_a_loss_of_train_on_batch_is_that_of_its_step(
+    backend: str, write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """Before Keras 3.15 a call gives the mean over all calls so far: ``make test-keras`` has such a one."""
+    by_batch = "    for n in range(0, 200, 20):\n        model.train_on_batch(x[n : n + 20], y[n : n + 20])\n"
+    script = write_script(LOSSES.partition("    model.fit")[0].replace('"jax"', f'"{backend}"') + by_batch)
+    ran = run_child(script, window={**WHOLE, "block_s": 0.0})
+    assert ran.returncode == 0, ran.output
+    of = [sum(number**2 for number in range(first, first + 20)) / 20 for first in range(0, 200, 20)]
+    told = [loss["value"] for loss in ran.of("loss")]
+    assert told[1:] == pytest.approx(of[2:], rel=1e-4)  # with the first step nothing is read
+
+
 BY_STAGES = BY_BATCH.partition("    for _ in range(12)")[0] + """
     x = chance.random((20, 4), dtype="float32")
     for _ in range(3):

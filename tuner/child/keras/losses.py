@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, SupportsFloat, TypeVar
 
+from .on_batch import OnBatchWatch
 from .types import Model
 from .watches import Watches
 
@@ -30,6 +31,8 @@ class LossReader:
         """
         fits, loops = watches.fits, watches.loops
         if fits is None or fits.call is None or not fits.steps.logs:
+            if fits is not None and (averaged := self._averaged(watches, fits.on_batch)):
+                return averaged
             loss = fits.on_batch.take_loss() if fits is not None else None
             others: dict[str, float] = {}
             if loss is None and loops is not None:
@@ -48,6 +51,19 @@ class LossReader:
         logs = fits.steps.logs
         figures = {name: value for name, value in logs.items() if "loss" in name and isinstance(value, SupportsFloat)}
         return {name: float(value) for name, value in _whole_or_all(figures).items()}
+
+    def _averaged(self, watches: Watches, on_batch: OnBatchWatch) -> dict[str, float]:
+        """Of ``train_on_batch`` where Keras gives the mean of all its calls so far; none elsewhere."""
+        model = on_batch.newest() if on_batch.averages else None
+        totals = self._totals(watches, model, None) if model is not None else {}
+        before, self._before = self._before, totals
+        figures = {}
+        for name, (total, count) in totals.items():
+            sum_before, count_before = before.get(name, (0.0, 0.0))
+            if count <= count_before:  # the script has had its metrics begin anew
+                sum_before = count_before = 0.0
+            figures[name] = (total - sum_before) / (count - count_before)
+        return figures
 
     def _totals(
         self, watches: Watches, model: Model, elsewhere: Mapping[int, object] | None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, SupportsFloat
 
@@ -31,8 +33,9 @@ class OnBatchWatch:
     and of those that train one after another each one's.
 
     ``is_inside``: whether another method of a model runs, whose steps are counted elsewhere. ``called``: whether the
-    script has trained so; ``begins``: told of each such call. On TensorFlow ``loops`` sets what is predicted apart, but
-    for what acts in the loop.
+    script has trained so; ``begins``: told of each such call. ``newest``: the model of the newest step that was
+    counted here; ``averages``: whether what a call gives is a mean over all of them, as before Keras 3.15. On
+    TensorFlow ``loops`` sets what is predicted apart, but for what acts in the loop.
     """
 
     def __init__(
@@ -50,12 +53,16 @@ class OnBatchWatch:
         self.weights = weights
         self.called = False
         self._calls = 0
+        self.averages = False
+        self.newest: Callable[[], Model | None] = lambda: None
         self.begins: Callable[[], None] = lambda: None
         self._turns = Turns()
         self._loss: float | None = None
 
     def install(self, trainer: type) -> None:
         """Patches the class that defines ``fit``."""
+        names = inspect.unwrap(vars(trainer)["train_on_batch"]).__code__.co_names
+        self.averages = "reset_metrics" not in names
         patch(trainer, "train_on_batch", self._train)
         if self.session.measuring:
             patch(trainer, "predict_on_batch", self._predict)
@@ -130,7 +137,7 @@ class OnBatchWatch:
         count = self._turns.counted(model, 1, 0)
         if count is None:
             return
-        self._loss = _loss_in(result)
+        self._loss, self.newest = _loss_in(result), weakref.ref(model)
         self.session.clock.add_samples(rows * count, 0.0)
         self.session.step(FRAMEWORK, count)
 
