@@ -31,7 +31,7 @@ def _runs_ahead(known: Known) -> Sequence[Value]:
 
 ASYNC_DISPATCH = Knob(
     "async_dispatch", _runs_ahead, "the script runs ahead of what a processor computes",
-    devices=CPU, silent_unmet=True, value_type=bool,
+    devices=CPU, silent_unmet=True, value_type=bool, unmet="no client of JAX's computes in this script",
     tier_reason="The same computations in the same order: only whether the script waits for each of them.",
 )  # fmt: skip
 """What JAX's client for the processor does."""

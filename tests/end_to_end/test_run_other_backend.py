@@ -84,3 +84,11 @@ def test_what_turns_tensorflow_s_runtime_is_not_in_effect_beside_it(
     why = f"(Keras computes with {backend} here)"
     told = f"NOT in effect: inter_op_threads {why}, grappler_mixed_precision {why}"
     assert f"in effect: run_eagerly; {told}" in ran.output, ran.output
+
+
+@pytest.mark.slow  # another backend
+def test_what_keras_refuses_on_pytorch_is_not_set_there(run_child: Run, write_script: Write) -> None:
+    """The profile's several steps in a call ended the script with an error of Keras'."""
+    ran = run(run_child, write_script(SCRIPT), "torch", config={"steps_per_execution": 4})
+    assert ran.returncode == 0 and "trained" in ran.output, ran.output
+    assert "NOT in effect: steps_per_execution (Keras has it on TensorFlow and JAX only)" in ran.output

@@ -57,7 +57,8 @@ class Knob:
     ``unlikely`` gives the reason why none of its values is likely to help here, or "": the walk tries it behind others.
     ``for_ranks``: it means something only where several ranks train one model; in one process nobody is told of it.
     ``silent_elsewhere``: nor is anybody told of this one on other kinds of device than its own.
-    ``silent_unmet``: nor of this one where the script has nothing that it could turn.
+    ``silent_unmet``: nor of this one where the script has nothing that it could turn. ``unmet``: what it lacks then,
+    for whoever asks for it by its name; "" where there is no more to say.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Knob:
     for_ranks: bool = False
     silent_elsewhere: bool = False
     silent_unmet: bool = False
+    unmet: str = ""
 
     @property
     def waits_at_times(self) -> bool:

@@ -206,7 +206,7 @@ def _reason_to_leave_out(knob: Knob, known: Known, pinned: Mapping[str, Value]) 
     if knob.name in knowledge.left_out:
         return knowledge.left_out[knob.name]
     if knob.name not in knowledge.as_written:
-        return "nothing in the script that it could turn"
+        return knob.unmet or "nothing in the script that it could turn"
     written = knowledge.as_written[knob.name]
     if knob.value_type is int and type(written) is not int:
         return f"the script's own value is {written}, which is no whole number"

@@ -122,3 +122,11 @@ def test_a_script_that_compiles_nothing_itself_is_told_nothing_of_its_modes() ->
     assert "compile_mode" not in left_out()
     said = left_out(as_written={"compile_mode": "default"}, left_out={"compile_mode": "it gives options"})
     assert said["compile_mode"].reason == "it gives options"
+
+
+def test_who_asks_for_a_knob_of_jax_s_client_is_told_that_none_computes() -> None:
+    """A loop of TensorFlow's own has nothing that it could turn, was said; and nobody else is told of it."""
+    known = Known(worlds.DEVICE, 2, knowledge=Knowledge(as_written={"threads": 2}, framework="keras"))
+    asked = resolve(KERAS, known, selection=("async_dispatch",))
+    assert asked.left_out["async_dispatch"].reason == "no client of JAX's computes in this script"
+    assert "async_dispatch" not in resolve(KERAS, known).left_out

@@ -14,7 +14,7 @@ from ..tensorflow import FRAMEWORK, elsewhere
 from ..tensorflow.graphs import is_compiled, products, xla_threads
 from ..tensorflow.strategies import DEFAULT, NO_STRATEGY, ONE_DEVICE
 from . import threads
-from .fit_call import BATCH_REASONS, FitCall
+from .fit_call import BATCH_REASONS, NOT_ON_TORCH, FitCall
 from .freezing import DRAWS, what_froze
 from .model import POLICIES, accumulation_of, has_batch_norm, inner_optimizer, reduction_of, why_no_parts
 from .on_batch import OWN_BATCHES
@@ -193,7 +193,7 @@ class Observation:
         elif "batch_size" in left_out:
             left_out["grad_accumulation"] = left_out["batch_size"]  # their batches can't be made larger, either
         if call.acts_by_batch or call.saves_by_batch:
-            left_out["steps_per_execution"] = call.why_not_several_steps(2, call.epoch_steps)
+            left_out["steps_per_execution"] = call.why_not_several_steps(2, call.epoch_steps, backend)
         if self._sets_rate(call):
             left_out["lr_scale"] = OWN_RATE
         if call.custom_step:
@@ -205,7 +205,7 @@ class Observation:
         if accumulates:
             left_out["grad_accumulation"] = OWN_PARTS
         if backend == "torch":
-            left_out["steps_per_execution"] = "Keras has it on TensorFlow and JAX only"
+            left_out["steps_per_execution"] = NOT_ON_TORCH
 
     def _why_whole(self, call: FitCall) -> str:
         """Why the model's batches can't be split, as far as was seen."""

@@ -251,7 +251,7 @@ class FitWatch:
     def _steps_in_call(self, call: FitCall, epoch_steps: int) -> int:
         """The config's ``steps_per_execution``, or the script's own where an epoch of so many steps is against it."""
         own, wanted = int(call.written["steps_per_execution"]), int(self.session.request.config["steps_per_execution"])
-        why = call.why_not_several_steps(wanted, epoch_steps) if wanted != own else ""
+        why = call.why_not_several_steps(wanted, epoch_steps, self.backend) if wanted != own else ""
         if why:
             call.refused["steps_per_execution"] = why
             return own

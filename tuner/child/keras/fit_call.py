@@ -20,6 +20,8 @@ BATCH_REASONS = {
 }
 """By what feeds ``fit``: why nobody else can make other batches of it."""
 
+NOT_ON_TORCH = "Keras has it on TensorFlow and JAX only"
+
 
 class Nesting:
     """Which of a model's methods run now, one within the other."""
@@ -87,11 +89,13 @@ class FitCall:
         uneven = f"{taken} steps of {new} samples are no multiple of the script's own steps_per_execution, {per_call}"
         return uneven if taken % per_call else ""
 
-    def why_not_several_steps(self, wanted: int, epoch_steps: int) -> str:
-        """Why so many steps in one call would train another way than one; "" where they wouldn't.
+    def why_not_several_steps(self, wanted: int, epoch_steps: int, backend: str) -> str:
+        """Why so many steps in one call would train another way than one, or not at all; "" where they wouldn't.
 
         ``epoch_steps``: in an epoch of this call's batches; 0 where they aren't counted.
         """
+        if backend == "torch":
+            return NOT_ON_TORCH
         if makes_own_function(self.model):
             return "the model makes its training function itself"
         if self.acts_by_batch:

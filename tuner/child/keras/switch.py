@@ -109,7 +109,8 @@ class KerasSwitcher(Switcher):
         if "steps_per_execution" in config and not by_turns.enumerates:
             return "this version of Keras goes through an epoch otherwise"
         if "steps_per_execution" in config:
-            why = call.why_not_several_steps(int(config["steps_per_execution"]), call.epoch_steps)
+            wanted = int(config["steps_per_execution"])
+            why = call.why_not_several_steps(wanted, call.epoch_steps, self._fits.backend)
             if why:
                 return why
         return self._pipelines.refusal(config)
