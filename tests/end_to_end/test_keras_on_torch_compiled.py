@@ -43,3 +43,25 @@ def test_a_step_is_compiled_as_often_as_under_plain_python(
     assert ran.evidence("jit_compile") == "verified"
     assert 0 < graphs(ran.output) == graphs(plain.stdout)
     assert ran.of("note") == []
+
+
+ANEW = SCRIPT.replace(
+    "    model = ",
+    """    class Own(keras.layers.Dense):
+        def call(self, x):
+            self.add_loss(0.001 * keras.ops.mean(x))
+            return super().call(x)
+    model = """,
+).replace("keras.layers.Dense(1)])", "Own(1)])")
+
+
+@pytest.mark.slow
+def test_a_step_that_pytorch_gives_up_on_is_not_verified(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """Keras keeps each loss that a layer adds, by which the step is compiled anew with each call: without us, too."""
+    known = {"framework": "keras", "backend": "torch"}
+    ran = run_child(write_script(ANEW), {"jit_compile": True}, window=WHOLE, knowledge=known)
+    assert ran.returncode == 0 and ran.facts["steps"] == 12, ran.output
+    assert ran.evidence("jit_compile") == "unverifiable", ran.of("knob")
+    assert "runs that as it is written" in ran.of("knob")[0]["reason"]

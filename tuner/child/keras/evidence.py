@@ -13,6 +13,7 @@ from ..session import Session
 from ..tensorflow import FRAMEWORK, elsewhere
 from ..tensorflow.graphs import is_compiled, products, xla_threads
 from ..tensorflow.strategies import DEFAULT, NO_STRATEGY, ONE_DEVICE
+from ..torch import compiler
 from . import threads
 from .fit_call import BATCH_REASONS, NOT_ON_TORCH, FitCall
 from .freezing import DRAWS, what_froze
@@ -30,6 +31,7 @@ SEEN_TO_WAIT = (DEFAULT, ONE_DEVICE)
 OWN_RATE = "the script sets the rate while it trains"
 UNREAD_RATE = "the script knows its batch size, and its rate can't be read: it may follow the batch by itself"
 UNREAD = "the optimizer's count of its steps can't be read"
+GIVEN_UP = "PyTorch compiled a part of the step anew as often as it is willing to, and runs that as it is written"
 UNSCALED = "nothing in the script's own training step scales its loss, which fp16 needs"
 
 
@@ -384,5 +386,7 @@ class Observation:
             # A flag alone compiles nothing; where what was compiled runs in threads, these can be seen.
             compiled = compiled and (not self.session.device.xla_runs_in_threads or xla_threads() > 0)
             self._compare("jit_compile", compiled, why="no code of XLA's has run")
+        elif wanted and self.watches.backend == "torch" and compiler.counts().given_up:
+            self.session.knobs.report("jit_compile", Finding(Evidence.UNVERIFIABLE, GIVEN_UP))
         else:
             self._compare("jit_compile", steps.witness.compiled, why="no compiled step has run")
