@@ -145,9 +145,9 @@ def check_resumable(plan: StudyPlan) -> None:
     stored, folder = read_study(plan.folder), str(plan.folder)
     if stored.state == "running":
         raise already_running(plan.folder)
-    if stored.holds_results:
-        check_identity(stored.record.identity, identity_of(plan), folder)
     baseline = baseline_of(stored.trials)
+    if stored.holds_results:
+        check_identity(stored.record.identity, identity_of(plan), folder, baseline)
     if baseline is not None and baseline.outcome is not None and plan.source is not None:
         check_modules(baseline.outcome.knowledge.module_hashes, plan.source, folder)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tuner.child.watch import Watch
 from tuner.devices.present import kind_of
 from tuner.errors import ObjectiveError, StudyMismatchError
 from tuner.knowledge import BOTH, KEEP
@@ -55,8 +56,10 @@ def identity_of(plan: StudyPlan) -> dict[str, Any]:
     }
 
 
-def check_identity(stored: Mapping[str, Any], present: Mapping[str, Any], folder: str) -> None:
-    """Raises ``StudyMismatchError`` listing each difference, old → new."""
+def check_identity(
+    stored: Mapping[str, Any], present: Mapping[str, Any], folder: str, baseline: Trial | None = None
+) -> None:
+    """Raises ``StudyMismatchError`` listing each difference, old → new. ``baseline``: the study's, once it was run."""
     if isinstance(stored.get("script.argv"), (list, tuple)):
         # Studies of earlier versions hold secrets as they were given.
         stored = {**stored, "script.argv": list(masked([str(argument) for argument in stored["script.argv"]]))}
@@ -64,7 +67,7 @@ def check_identity(stored: Mapping[str, Any], present: Mapping[str, Any], folder
         f"{name}: {_shown(stored, name)} → {_shown(present, name)}"
         for name in dict.fromkeys([*stored, *present])
         if name not in UNCOMPARED
-        and (name != KERAS_BACKEND or name in stored)
+        and (name != KERAS_BACKEND or _computes_as_set(stored, baseline))
         and _as_compared(name, stored.get(name)) != _as_compared(name, present.get(name))
     ]
     if differences:
@@ -72,6 +75,17 @@ def check_identity(stored: Mapping[str, Any], present: Mapping[str, Any], folder
             f"the study in {folder} belongs to something else:\n  " + "\n  ".join(differences),
             hint="its figures don't hold for this one: start over with --new, or choose another folder",
         )
+
+
+def _computes_as_set(stored: Mapping[str, Any], baseline: Trial | None) -> bool:
+    """Whether the script's figures depend on what Keras was set to compute with: neither where it didn't import Keras,
+    nor where it chose another backend itself.
+    """
+    if KERAS_BACKEND not in stored or baseline is None or baseline.outcome is None:
+        return KERAS_BACKEND in stored
+    known = baseline.outcome.knowledge
+    may_import = not known.watches or Watch.KERAS in (*known.watches, *known.without)
+    return may_import and known.backend in ("", stored[KERAS_BACKEND])
 
 
 def hashes_of_modules(source: Path, names: Iterable[str]) -> dict[str, str]:

@@ -208,7 +208,7 @@ def _open(plan: StudyPlan, repository: Repository) -> tuple[StudyRecord, bool]:
     if not holds_results(repository.records(record.id)):
         repository.save_identity(record.id, present)
         return replace(record, identity=present), False
-    check_identity(record.identity, present, str(plan.folder))
+    check_identity(record.identity, present, str(plan.folder), baseline_of(repository.trials(record.id)))
     return record, False
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import worlds
+from support.ran import Ran
 
 from tuner.child.watch import Watch
+from tuner.cli.planning import check_resumable
 from tuner.errors import StudyMismatchError
 from tuner.knowledge import Knowledge
-from tuner.model import Config, Device, Script, Value
+from tuner.model import Config, Device, Outcome, Script, Value
 from tuner.objective import Objective
 from tuner.runner.request import Limits
 from tuner.space.choose import Spaces
@@ -107,6 +111,40 @@ def test_a_study_of_an_earlier_version_says_nothing_of_keras() -> None:
     check_identity(stored, identity_of(PLAN), "autotune-train")
     with pytest.raises(StudyMismatchError, match=r"torch: 2\.13\.0 → 2\.14"):
         check_identity(stored, identity_of(replace(PLAN, software={"torch": "2.14"})), "autotune-train")
+
+
+LOADER, KERAS = (Watch.FILES, Watch.LOADER), (Watch.FILES, Watch.KERAS)
+
+
+@pytest.mark.parametrize(
+    ("known", "is_another"),
+    [
+        (Knowledge(framework="torch", watches=LOADER), False),
+        (Knowledge(framework="torch", watches=LOADER, without=(Watch.KERAS,)), True),
+        (Knowledge(framework="torch", watches=KERAS), True),
+        (Knowledge(framework="keras", backend="tensorflow", watches=KERAS), True),
+        (Knowledge(framework="keras", backend="torch", watches=KERAS), False),
+    ],
+    ids=["no Keras", "nobody looked", "its layers alone", "set so", "chosen by the script"],
+)
+def test_another_backend_is_another_study_where_the_script_takes_it(
+    tmp_path: Path, known: Knowledge, is_another: bool
+) -> None:
+    """A shell's KERAS_BACKEND had a script be refused that has nothing to do with Keras."""
+
+    def outcome(config: Config) -> Outcome:
+        given = worlds.World().outcome(config)
+        return replace(given, knowledge=replace(given.knowledge, **_said(known)))
+
+    Ran(worlds.plan(tmp_path, trials=2, keras_backend="tensorflow"), outcome)
+    now = worlds.plan(tmp_path, trials=2, keras_backend="jax")
+    for resume in (lambda: check_resumable(now), lambda: Ran(now, outcome)):
+        with pytest.raises(StudyMismatchError, match="backend: tensorflow → jax") if is_another else nullcontext():
+            resume()
+
+
+def _said(known: Knowledge) -> dict[str, Any]:
+    return {name: getattr(known, name) for name in ("framework", "backend", "watches", "without")}
 
 
 def test_a_cpu_with_other_cores_is_another_device() -> None:
