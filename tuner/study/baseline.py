@@ -24,6 +24,7 @@ from tuner.study.blame import (
     Whose,
     alike,
     fault_text,
+    is_raised_by_us,
     least_check_s,
     longest_check_s,
     may_be_ours,
@@ -143,7 +144,11 @@ def _without_fault(study: StudyContext, baseline: Trial, failed: Outcome) -> Tri
     plan = study.plan
     verdict = _verdict(study, baseline, failed)
     if verdict.whose is Whose.CHANCE:
-        study.note(f"it failed by chance: run again it didn't, with autotune's instruments or without: {failed.detail}")
+        told = f"it failed by chance: run again it didn't, with autotune's instruments or without: {failed.detail}"
+        if is_raised_by_us(failed):
+            kept = keep_fault(plan.folder, failed, verdict)
+            told += f"; code of autotune's own raised it: please report it, with {kept}"
+        study.note(told)
         baseline = _run_again(study)
         if baseline.outcome is None or not may_be_ours(baseline.outcome):
             return baseline

@@ -331,11 +331,18 @@ def watches_in(traceback_text: str) -> list[Watch]:
     return list(dict.fromkeys(watch for watch in named if watch is not None))
 
 
+def is_raised_by_us(failed: Outcome) -> bool:
+    """Whether code of ours raised it, or what that calls without a frame: not the script, nor a library."""
+    frames = [line for line in failed.with_ours.splitlines() if line.startswith(FRAME)]
+    return bool(frames) and "/tuner/child/" in frames[-1]
+
+
 def fault_text(failed: Outcome, verdict: Verdict) -> str:
     """What is kept of a fault of ours, to be reported."""
+    how = "may break this script by chance" if verdict.whose is Whose.CHANCE else "breaks this script"
     return "\n".join(
         (
-            f"autotune {__version__} breaks this script: {failed.detail}", "",
+            f"autotune {__version__} {how}: {failed.detail}", "",
             "The script was run again, to see whose fault that is:",
             *(f"  {line}" for line in verdict.account), "",
             "The failure, with autotune's own frames:" if failed.with_ours else "The failure, in frames of others:",
