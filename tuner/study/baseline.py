@@ -81,7 +81,7 @@ def measure_baseline(study: StudyContext) -> None:
 def _check_budget(study: StudyContext, outcome: Outcome) -> None:
     """Raises ``UntunableError`` where the time of the whole study didn't suffice for the script as written."""
     plan = study.plan
-    if outcome.reason != "deadline" or plan.budget_s is None:
+    if outcome.reason not in ("deadline", NO_FRAMEWORK) or plan.budget_s is None:
         return
     if plan.budget_s <= plan.limits.trial_timeout_s or not study.time.left_s:
         minutes = math.ceil(RUNS_AT_LEAST * plan.budget_s / 60)

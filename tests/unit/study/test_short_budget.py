@@ -12,6 +12,7 @@ from tuner.child.watch import Watch
 from tuner.errors import AutotuneError, UntunableError, UserScriptError
 from tuner.formatting import seconds_text
 from tuner.model import Outcome, OutcomeKind
+from tuner.runner.classify import NO_FRAMEWORK
 from tuner.runner.request import Runner, TrialRequest
 from tuner.search.structured import StructuredSampler
 from tuner.study.blame import ALL
@@ -21,20 +22,24 @@ from tuner.study.run import run_study
 class Slow(Runner):
     """Nothing of it is through in time."""
 
-    def __init__(self) -> None:
+    def __init__(self, reason: str) -> None:
         self.limits: list[float] = []
+        self.reason = reason
 
     def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
         """As the limit says."""
         self.limits.append(request.limits.trial_timeout_s)
         detail = f"not through after {self.limits[-1]:.0f} s: still in its start"
-        return Outcome(OutcomeKind.TIMED_OUT, "deadline", detail)
+        return Outcome(OutcomeKind.TIMED_OUT, self.reason, detail)
 
 
+@pytest.mark.parametrize("reason", ["deadline", NO_FRAMEWORK])
 @pytest.mark.parametrize(("budget_s", "limit_s"), [(40.0, 40.0), (120.0, 120.0), (1800.0, 120.0), (None, 120.0)])
-def test_a_short_budget_bounds_what_is_measured_first(tmp_path: Path, budget_s: float | None, limit_s: float) -> None:
+def test_a_short_budget_bounds_what_is_measured_first(
+    tmp_path: Path, budget_s: float | None, limit_s: float, reason: str
+) -> None:
     """The search and the finals go by what runs take; of the first one nothing is known."""
-    slow = Slow()
+    slow = Slow(reason)
     with pytest.raises(UntunableError) as raised:
         run_study(
             worlds.plan(tmp_path, budget_s=budget_s), slow, StructuredSampler(), lambda event: None, threading.Event()
@@ -47,7 +52,8 @@ def test_a_short_budget_bounds_what_is_measured_first(tmp_path: Path, budget_s: 
         )
         assert raised.value.hint is not None and raised.value.hint.endswith("7m" if limit_s == 40 else "20m")
     else:
-        assert raised.value.hint == "give a trial more time with --trial-timeout"
+        assert raised.value.hint is not None and "more time" in raised.value.hint
+        assert "--trial-timeout" in raised.value.hint and "--budget" not in raised.value.hint
 
 
 class Broken(Runner):
