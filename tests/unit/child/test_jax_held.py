@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.jax_computed_again import LOOP, STEP, found
+from support.jax_computed_again import LOOP, STEP, found, ran
 
 from tuner.child.jax.checkpointing import HELD
 
@@ -77,6 +77,23 @@ loss_of = model.loss
 kept.append(np.array(model.count))
 del model, loss_of
 """,
+    "what is an integer among the parameters": """
+class Model:
+    def loss(self, tree, x):
+        self.calls = getattr(self, "calls", 0) + 1
+        self.scale = x.std() * tree["at"]
+        return (layers(tree["weights"], x / self.scale) ** 2).mean() * self.calls
+model, tree = Model(), {"at": jnp.int32(1), "weights": params}
+@jax.jit
+def step(tree, x):
+    loss, gradients = jax.value_and_grad(model.loss, allow_int=True)(tree, x)
+    return {"at": tree["at"] + 1, "weights": descend(tree["weights"], gradients["weights"])}, loss * model.scale
+for number in range(3):
+    tree, loss = step(tree, X)
+params = tree["weights"]
+kept.append(np.array(model.calls))
+del model, tree
+""",
 }  # fmt: skip
 
 
@@ -84,3 +101,29 @@ del model, loss_of
 def test_a_loss_that_keeps_something_is_called_once_for_each_trace(name: str, tmp_path: Path) -> None:
     """What it finds of the call before would be dead, and what it counts other than as written."""
     assert found(HOLDING[name], tmp_path) == [HELD]
+
+
+WITHIN_VMAP = """
+class Model:
+    calls = 0
+    def loss(self, params, x):
+        CALLED
+        self.scale = jnp.abs(x).max()
+        return (layers(params, jax.nn.silu(x / self.scale)) ** 2).mean() * max(1, self.calls)
+model = Model()
+@jax.jit
+def step(params, x):
+    gradients = jax.vmap(jax.grad(model.loss), in_axes=(None, 0))(params, x)
+    return descend(params, jax.tree_util.tree_map(lambda each: each.mean(0), gradients)), x.sum()
+"""
+
+
+def test_a_loss_within_vmap_is_called_again_where_that_changes_nothing(tmp_path: Path) -> None:
+    """What it leaves can't be made values of a trace around that has rows."""
+    assert found(WITHIN_VMAP.replace("CALLED", "pass") + LOOP + "del model", tmp_path) == [HELD]
+
+
+def test_a_loss_within_vmap_that_counts_its_calls_is_refused(tmp_path: Path) -> None:
+    """Called again it trained by another loss, and nothing said so."""
+    with pytest.raises(RuntimeError, match="its values are held elsewhere, and called again it is another loss"):
+        ran(WITHIN_VMAP.replace("CALLED", "self.calls += 1") + LOOP + "del model", tmp_path)

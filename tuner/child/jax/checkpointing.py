@@ -24,7 +24,7 @@ from ..session import Session
 from .compiling import COMPILED
 from .functions import code_of
 from .graphs import graphs_in, operations_of
-from .held import can_go_on, computed, held_of
+from .held import can_go_on, comes_again, computed, held_of
 from .segments import SEGMENT, TURN, Library, Segmented, in_segments
 from .steps import StepWatch
 from .types import Arguments, Call, Keywords
@@ -47,6 +47,10 @@ DRAWS = "the loss draws numbers that would be others the second time"
 SMALL = "what the loss keeps for the backward is hardly less where parts of it are computed again"
 CONCRETE = "what is differentiated has values while JAX traces, by which the script may decide"
 HELD = "values of the loss are held elsewhere, and may be needed behind it"
+OTHER = (
+    "autotune can't apply checkpointing to a loss within vmap, or within another gradient:"
+    " its values are held elsewhere, and called again it is another loss"
+)
 FAILED = "its loss can't be computed by parts: {}"
 UNKNOWN = "this version of JAX shows its traces in another way: {}"
 UNDONE = "XLA merges what is computed again with its first computation"
@@ -183,6 +187,8 @@ class CheckpointWatch:
         held = held_of(trace(), self._tracer)
         if held and not can_go_on(closed, held, leaves, self._tracer):
             self._tells(code, HELD)
+            if not comes_again(library, pure, closed, leaves):
+                raise RuntimeError(OTHER)  # it has been called once too often
             return fun(*args, **kwargs)
         self._is_cut = True  # what fails now may be due to that
         if held:

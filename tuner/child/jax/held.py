@@ -7,10 +7,15 @@ to that function's trace, and the script may go on with them. So they are made v
 from __future__ import annotations
 
 import gc
+import itertools
+import re
+import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from .segments import Closed, Library, Operation, Values, is_literal, value_of
+from .types import Call
 
 
 def held_of(trace: object, tracer: type) -> list[Any]:
@@ -28,10 +33,36 @@ def can_go_on(closed: Closed, held: Sequence[Any], leaves: Sequence[Any], tracer
     """
     jaxpr, kind = closed.jaxpr, type(held[0])
     known = {*jaxpr.invars, *jaxpr.constvars, *(each for equation in jaxpr.eqns for each in equation.outvars)}
-    around = [getattr(leaf, "primal", None) for leaf in leaves]
+    around = [getattr(leaf, "primal", leaf) for leaf in leaves]  # of integers JAX takes no gradient
     around += [each for each in closed.consts if issubclass(type(each), tracer)]
     atoms = [getattr(each, "val", None) for each in held]
     return all(type(each) is kind for each in around) and all(is_literal(each) or each in known for each in atoms)
+
+
+def comes_again(library: Library, function: Call, closed: Closed, leaves: Sequence[Any]) -> bool:
+    """Whether a function, of which this is the trace, gives the same one when it is called again: it neither counts
+    nor goes on with what it has left elsewhere.
+    """
+
+    def anew(*given: Any) -> Any:
+        return function(*given)  # a function of its own: JAX keeps what it has traced, by the function
+
+    try:
+        again = library.trace(anew)(*leaves)
+    except Exception:
+        return False
+    one, other = (re.sub(" at 0x[0-9a-f]+", "", str(each.jaxpr)) for each in (closed, again))
+    return one == other and all(itertools.starmap(_is_same, zip(closed.consts, again.consts, strict=True)))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two constants are, of which one may be a value of the trace around."""
+    if one is other:
+        return True
+    numpy = sys.modules["numpy"]
+    with suppress(Exception):
+        return one.dtype == other.dtype and bool(numpy.array_equal(numpy.asarray(one), numpy.asarray(other)))
+    return False
 
 
 def computed(library: Library, closed: Closed, held: Sequence[Any], leaves: Sequence[Any]) -> list[Any]:
@@ -39,7 +70,7 @@ def computed(library: Library, closed: Closed, held: Sequence[Any], leaves: Sequ
 
     But for what is differentiated: that is dead, as it is as written once its gradient is taken.
     """
-    jaxpr, differentiating = closed.jaxpr, leaves[0]._trace
+    jaxpr, differentiating = closed.jaxpr, next((leaf._trace for leaf in leaves if hasattr(leaf, "primal")), None)
     known: Values = dict(zip((*jaxpr.invars, *jaxpr.constvars), (*leaves, *closed.consts), strict=True))
     waiting: dict[int, list[Any]] = {}
     for each in held:
