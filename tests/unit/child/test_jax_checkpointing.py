@@ -210,6 +210,30 @@ def step(params, x):
     assert found(text + LOOP, tmp_path) == ["", SMALL]
 
 
+def test_what_fails_of_one_trace_leaves_what_is_told_of_an_earlier_one(tmp_path: Path) -> None:
+    """The first model's loss was no longer told as computed again."""
+    text = """
+@jax.custom_vjp
+def told(x):
+    return jnp.tanh(x)
+def forward(x):
+    jax.debug.callback(lambda value: None, x[0, 0])
+    return jnp.tanh(x), x
+told.defvjp(forward, lambda x, g: (g / jnp.cosh(x) ** 2,))
+def loss_of(params, x, act):
+    for weights in params:
+        x = act(x @ weights)
+    return (x**2).mean()
+@functools.partial(jax.jit, static_argnums=2)
+def step(params, x, act):
+    loss, gradients = jax.value_and_grad(loss_of)(params, x, act)
+    return descend(params, gradients), loss
+for act in (jnp.tanh, told, jnp.tanh):
+    params, loss = step(params, X, act)
+"""
+    assert found(text, tmp_path) == ["", EFFECTS]
+
+
 def test_a_rule_whose_function_cant_be_traced_is_left_as_it_is(tmp_path: Path) -> None:
     """As written JAX doesn't call it where it is differentiated."""
     text = """

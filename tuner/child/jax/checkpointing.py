@@ -153,10 +153,12 @@ class CheckpointWatch:
         return take(of[0])(*args, **kwargs)
 
     def _tells(self, code: object, why: str) -> None:
-        """What becomes of the gradient that is traced now, in place of what was told of it before."""
+        """What becomes of the gradient that is traced now, in place of what was told of it before; what an earlier one
+        told as well stays.
+        """
         if self._told is not None:
-            self.found.pop(self._told, None)
-        self._told = code, why
+            del self.found[self._told]
+        self._told = None if (code, why) in self.found else (code, why)
         self.found[code, why] = why
 
     def _again(
