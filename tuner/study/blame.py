@@ -3,10 +3,10 @@
 That a script fails by itself may be said only where plain Python fails as well. So a baseline that fails is run again
 without what autotune does to it, for as long as the failure took and a margin; what runs on until then doesn't fail.
 
-First everything is left out but the watch on files: what runs so is broken by autotune, unless it also runs when it is
-run as in the trial again: then it failed by chance, as by what it draws. Plain Python, which that watch
-doesn't keep from the user's files, is tried only where the script fails so too, where nothing of the user's was written
-until then, and for hardly longer than that took.
+First everything is left out but the watch on files. Plain Python, which that watch doesn't keep from the user's files,
+is tried only where the script fails so too, where nothing of the user's was written until then, and for hardly longer
+than that took. What runs in either way is broken by autotune, unless it also runs when it is run as in the trial again:
+then it failed by chance, as by what it draws.
 """
 
 from __future__ import annotations
@@ -191,7 +191,8 @@ class Inquiry:
             obstacle = f"{_PLAIN}: {plain.detail}" if plain.reason != WITHHELD_REASON else ""
             return Verdict(Whose.OPEN, account=tuple(self._account), obstacle=obstacle)
         if not may_be_ours(plain):
-            return Verdict(Whose.OURS, plain, account=tuple(self._account))
+            whose = Whose.CHANCE if self._runs_again() else Whose.OURS
+            return Verdict(whose, plain, account=tuple(self._account))
         imported = _silenced(self._folder_of(_PLAIN)) if plain.kind is not OutcomeKind.INFEASIBLE else {}
         # A log may hold more behind its traceback, such as a tracker's last word.
         told = self._failed if alike(self._failed, plain) else plain

@@ -201,7 +201,7 @@ def test_a_path_of_the_trials_is_not_blamed_on_the_script(tmp_path: Path, place:
 
 def test_the_watch_on_files_is_never_taken_away(tmp_path: Path) -> None:
     verdict, asked = inquire(tmp_path, raised(), broken_by(Watch.FILES))
-    assert [request.plain for request in asked] == [False, True]
+    assert [request.plain for request in asked] == [False, True, False]
     assert (verdict.whose, verdict.ways) == (Whose.OURS, ())
     assert all(request.plain or Watch.FILES not in request.without for request in asked)
 
@@ -299,6 +299,14 @@ def test_what_runs_when_it_is_run_again_as_in_the_trial_failed_by_chance(tmp_pat
     assert (len(asked), asked[1].plain, asked[1].without) == (2, False, frozenset())
     error = blame_error(raised(), verdict, tmp_path)
     assert error.message == "the script failed in a trial, and run again it didn't: TypeError: it broke"
+
+
+def test_what_failed_by_chance_twice_is_not_blamed_on_the_watch_on_files(tmp_path: Path) -> None:
+    """One that fails in each third run was told to be in order, and to be run over the user's files."""
+    outcomes = iter([raised(), RUNS, RUNS])
+    verdict, asked = inquire(tmp_path, raised(), lambda request: next(outcomes))
+    assert (verdict.whose, [request.plain for request in asked]) == (Whose.CHANCE, [False, True, False])
+    assert (asked[2].without, verdict.account[-1]) == (frozenset(), "as in the trial: it runs")
 
 
 @pytest.mark.parametrize(
