@@ -11,6 +11,7 @@ import pytest
 
 from tuner.analysis.accuracy import AccuracyLimits, is_settled, judge, same_course, untold
 from tuner.analysis.checks import CheckKind, Pair
+from tuner.analysis.course import WEIGHTS
 from tuner.analysis.learning import Descent, descent_of
 from tuner.analysis.movement import MOVEMENT
 from tuner.analysis.stats import Noninferiority
@@ -43,6 +44,7 @@ SCRIPT = """
             losses.append(loss)
         print("loss", float(sum(losses)))
 """
+COMPUTES_LOSS = "loss, gradients = jax.value_and_grad(loss_of)(params)"
 LIMITS = AccuracyLimits()
 SAMPLES = 32 * 101
 Run = Callable[..., Outcome]
@@ -50,12 +52,13 @@ Run = Callable[..., Outcome]
 
 @pytest.fixture
 def run(write_script: Callable[..., Path], tmp_path: Path) -> Run:
-    """Runs the script in a screen: with a config, at a learning rate."""
+    """Runs the script in a screen: with a config, at a learning rate; ``silent``: without computing its loss."""
 
-    def once(config: Config = BASELINE, rate: str = "1e-3") -> Outcome:
+    def once(config: Config = BASELINE, rate: str = "1e-3", silent: str = COMPUTES_LOSS) -> Outcome:
         folder = tmp_path / "trials" / f"{len(config)} {rate}"
         folder.mkdir(parents=True)
-        named = Script(str(write_script(textwrap.dedent(SCRIPT).replace("RATE", rate))), ())
+        text = textwrap.dedent(SCRIPT).replace("RATE", rate).replace(COMPUTES_LOSS, silent)
+        named = Script(str(write_script(text)), ())
         request = TrialRequest(folder, named, cpu_device(), config, window=screen_window(SAMPLES), seed=1)
         outcome = ProcessRunner().run(request, threading.Event())
         assert outcome.complete, outcome
@@ -78,6 +81,20 @@ def test_steps_that_run_together_keep_the_course_and_another_learning_rate_does_
     course = [check for check in result.checks if check.kind is CheckKind.COURSE]
     assert len(course) == 2 and max(check.high for check in course) < 1e-3
     other = judge(SEVERAL, [Pair(1, written, run(SEVERAL, "1.1e-3"))], LIMITS, SAMPLES)
+    assert other.verdict is Noninferiority.INCONCLUSIVE, screened_text(other)
+
+
+@pytest.mark.slow  # unit/analysis/test_course.py, unit/study/test_course_screens.py
+def test_steps_without_a_loss_are_told_by_their_weights(run: Run) -> None:
+    """With ``grad`` alone nothing computes it."""
+    silent = "loss, gradients = 0.0, jax.grad(loss_of)(params)"
+    written, own = (run(config, silent=silent) for config in (BASELINE, SEVERAL))
+    assert written.measurement is not None and not written.measurement.losses
+    result = judge(SEVERAL, [Pair(1, written, own)], LIMITS, SAMPLES)
+    assert result.verdict is Noninferiority.PASS, screened_text(result)
+    (course,) = (check for check in result.checks if check.kind is CheckKind.COURSE)
+    assert course.name == WEIGHTS and course.high < 1e-3
+    other = judge(SEVERAL, [Pair(1, written, run(SEVERAL, "1.1e-3", silent=silent))], LIMITS, SAMPLES)
     assert other.verdict is Noninferiority.INCONCLUSIVE, screened_text(other)
 
 

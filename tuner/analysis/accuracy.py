@@ -66,6 +66,11 @@ class AccuracyLimits:
         return self.max_loss_increase is not None or self.least_efficiency is not None
 
     @property
+    def lets_course_decide(self) -> bool:
+        """Whether what keeps the course of the script as written passes; a larger effective batch takes other steps."""
+        return self.compares_losses and not self.efficiency_alone
+
+    @property
     def least_efficiency(self) -> float | None:
         """``min_sample_efficiency`` where it holds, else None."""
         holds = self.max_loss_increase is not None or self.efficiency_alone
@@ -135,7 +140,7 @@ def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples
     baselines = [pair.baseline for pair in pairs]
     descent = descent_of(baselines)
     losses, efficiency = loss_checks(pairs, limits.max_loss_increase, limits.least_efficiency, descent)
-    course = course_checks(pairs) if limits.compares_losses else ()
+    course = course_checks(pairs) if limits.lets_course_decide else ()
     is_same = is_kept(course)
     metrics, unmoved = _metric_checks(pairs, limits, tells=is_same or _losses_tell(descent, limits))
     movement, unread = movement_check(pairs)
@@ -183,11 +188,11 @@ def untold(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, sample
 
 
 def same_course(pairs: Sequence[Pair], limits: AccuracyLimits) -> bool:
-    """Whether losses are compared, and the training keeps to the course of the script as written in all these pairs.
+    """Whether a course decides, and the training keeps to that of the script as written in all these pairs.
 
     Of the script as written beside itself: whether a config could show that at all.
     """
-    return limits.compares_losses and is_kept(course_checks(pairs))
+    return limits.lets_course_decide and is_kept(course_checks(pairs))
 
 
 def is_settled(config: Config, pairs: Sequence[Pair]) -> bool:

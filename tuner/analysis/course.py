@@ -3,7 +3,8 @@
 What only rounds otherwise gives nearly the same losses on the same batches, and moves the weights the same way. That
 tells how it learns also where the losses themselves don't: they have hardly come down, or lower isn't better, as in a
 GAN. What learns otherwise doesn't: one hundredth more of a learning rate leaves weights about as far apart as is
-allowed here, and weights that stand still are all of their way apart.
+allowed here, and weights that stand still are all of their way apart. Where the script never computes a loss, as with
+JAX's ``grad``, the weights tell it alone: other batches move them elsewhere as well.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tuner.analysis.checks import Check, CheckKind, Pair
-from tuner.analysis.learning import Curve, curves_of
+from tuner.analysis.learning import Curve, curves_of, shows_loss
 from tuner.analysis.loss_checks import FEWEST_POINTS
 from tuner.analysis.movement import LEAST_MOVEMENT, Group, is_read, matched, paths_of
 from tuner.analysis.stats import Floats, Noninferiority
@@ -33,11 +34,15 @@ def course_checks(pairs: Sequence[Pair]) -> tuple[Check, ...]:
     a share of these: each the largest of all pairs and losses or groups of weights, and of a group what two thirds of
     its tensors keep to.
 
-    Both pass, or are inconclusive. None at all where the runs can't be compared so: no loss or way was seen as written,
-    or with the config not at the same samples.
+    Both pass, or are inconclusive. None at all where the runs can't be compared so: no way was seen as written, or a
+    loss with the config not at the same samples. The ways alone, of runs over the same samples, where no loss was seen
+    as written in any pair: of fewer than ``FEWEST_POINTS`` steps they say nothing, since Adam's first ones go about as
+    far whatever the gradient is.
     """
-    losses = _largest([_losses_apart(pair) for pair in pairs])
     weights = _largest([_weights_apart(pair) for pair in pairs])
+    if weights is not None and not any(shows_loss(pair.baseline) for pair in pairs):
+        return (_check(WEIGHTS, weights),) if all(_fewest_steps(pair) >= FEWEST_POINTS for pair in pairs) else ()
+    losses = _largest([_losses_apart(pair) for pair in pairs])
     if losses is None or weights is None:
         return ()
     return _check(LOSSES, losses), _check(WEIGHTS, weights)
@@ -80,6 +85,12 @@ def _weights_apart(pair: Pair) -> float | None:
         return None
     ways, others, counterparts = _ways(pair.baseline), _ways(pair.candidate), matched(written, own)
     return _largest([_ways_apart(ways[group], others.get(counterparts.get(group, group), ())) for group in written])
+
+
+def _fewest_steps(pair: Pair) -> int:
+    """In which a group of weights was seen to move as written; a config may take several in a call."""
+    measurement = pair.baseline.measurement
+    return min((change.steps for change in measurement.weights), default=0) if measurement is not None else 0
 
 
 def _ways(outcome: Outcome) -> dict[Group, tuple[Floats, ...]]:

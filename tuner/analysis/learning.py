@@ -69,6 +69,11 @@ class Descent(StrEnum):
     MIXED = "mixed"
 
 
+def shows_loss(outcome: Outcome) -> bool:
+    """Whether any training loss was seen, however seldom, and finite or not."""
+    return outcome.measurement is not None and any(series.points for series in outcome.measurement.losses)
+
+
 def curves_of(outcome: Outcome) -> dict[str, Curve]:
     """Site → its loss, for those that were seen often enough to be a curve and are finite."""
     series = outcome.measurement.losses if outcome.measurement is not None else ()

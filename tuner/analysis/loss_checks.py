@@ -20,6 +20,7 @@ from tuner.analysis.learning import (
     objectives_of,
     progress_of,
     sample_efficiencies,
+    shows_loss,
 )
 from tuner.analysis.stats import Noninferiority
 from tuner.model import Outcome, Ratio
@@ -122,7 +123,8 @@ def why_untold(baselines: Sequence[Outcome], descent: Descent) -> str:
 def remedy(baselines: Sequence[Outcome], descent: Descent, samples: int) -> str:
     """What would decide an inconclusive screen over so many samples, for people."""
     metric = "a metric of the script's that becomes better (--max-metric-drop NAME=1%)"
-    if descent is Descent.MIXED or (descent is Descent.LEVEL and _rises(baselines)):
+    is_seen = any(map(shows_loss, baselines))
+    if descent is Descent.MIXED or (descent is Descent.LEVEL and (not is_seen or _rises(baselines))):
         return metric
     factor = 2.0
     if descent is Descent.LEVEL:

@@ -17,7 +17,7 @@ from tuner.analysis.accuracy import (
     untold,
 )
 from tuner.analysis.checks import Pair
-from tuner.analysis.learning import Descent, descent_of
+from tuner.analysis.learning import Descent, descent_of, shows_loss
 from tuner.analysis.loss_checks import sample_efficiency
 from tuner.analysis.schedule import CONFIDENCE, opening_share
 from tuner.analysis.stats import Noninferiority
@@ -90,7 +90,7 @@ def screen_of(study: StudyContext, candidate: Trial) -> Screened | None:
             if unlike is not None:
                 return None  # the longer one has yet to say
             continue
-        if _is_mixed(study, candidate, samples):
+        if _longer_is_no_use(study, candidate, samples):
             break
     return unlike
 
@@ -190,7 +190,7 @@ def _is_untold(study: StudyContext) -> bool:
     for samples in lengths_of(study, one):
         if _nothing_told(study, one, samples) is None or _may_keep_course(study, one, samples):
             return False
-        if _is_mixed(study, one, samples):
+        if _longer_is_no_use(study, one, samples):
             break
     return True
 
@@ -204,11 +204,8 @@ def _nothing_told(study: StudyContext, candidate: Trial, samples: int) -> Screen
 
 
 def _may_keep_course(study: StudyContext, candidate: Trial, samples: int) -> bool:
-    """Whether a course of the script as written is in the record of that length, which the candidate could keep: the
-    losses of a larger batch come at other samples.
-    """
-    larger = study.space is not None and study.space.is_larger(candidate.config)
-    return not larger and same_course(_as_written(study, candidate, samples), limits_of(study, candidate))
+    """Whether a course of the script as written is in the record of that length, which the candidate could keep."""
+    return same_course(_as_written(study, candidate, samples), limits_of(study, candidate))
 
 
 def _over_both(unlike: Screened, longer: Screened) -> Screened:
@@ -261,7 +258,7 @@ def screen(study: StudyContext, candidate: Trial) -> Screened | None:
             if _unlike(study, candidate, recorded_pairs(study, candidate, samples), samples) is None:
                 return compared
             unlike = compared
-        if _is_mixed(study, candidate, samples):
+        if _longer_is_no_use(study, candidate, samples):
             break
     return unlike or nothing
 
@@ -270,11 +267,15 @@ def _lacking_time(screened: Screened | None) -> Screened | None:
     return replace(screened, lacked_time=True) if screened is not None else None
 
 
-def _is_mixed(study: StudyContext, candidate: Trial, samples: int) -> bool:
-    """Whether some losses come down and others don't, and nothing else is bounded: a longer screen tells no more."""
+def _longer_is_no_use(study: StudyContext, candidate: Trial, samples: int) -> bool:
+    """Whether some losses come down and others don't, or none is seen, and nothing else is bounded: a longer screen
+    tells no more.
+    """
     pairs = recorded_pairs(study, candidate, samples) or _as_written(study, candidate, samples)
-    is_bounded = bool(limits_of(study, candidate).metrics)
-    return not is_bounded and descent_of([pair.baseline for pair in pairs]) is Descent.MIXED
+    if limits_of(study, candidate).metrics or not pairs:
+        return False
+    baselines = [pair.baseline for pair in pairs]
+    return descent_of(baselines) is Descent.MIXED or not any(map(shows_loss, baselines))
 
 
 def _compared(study: StudyContext, candidate: Trial, samples: int) -> Screened | None:

@@ -13,6 +13,7 @@ from support import worlds
 from tuner.analysis.accuracy import AccuracyLimits, judge, same_course
 from tuner.analysis.checks import CheckKind, Pair
 from tuner.analysis.course import APART, course_checks, is_kept
+from tuner.analysis.loss_checks import FEWEST_POINTS
 from tuner.analysis.stats import Noninferiority
 from tuner.formatting import screened_text
 from tuner.model import BASELINE, Outcome, WeightChange
@@ -39,15 +40,16 @@ def ways(seed: int, scale: Callable[[int], float] = lambda tensor: 1.0) -> Ways:
     return [[scale(tensor) * chance.gauss(0, 0.01) for _ in range(16)] for tensor in range(TENSORS)]
 
 
-def run(losses: Sequence[float], *changes: Ways, groups: Sequence[str] = ()) -> Outcome:
-    """A run with this loss and groups of weights that changed so."""
+def run(losses: Sequence[float] | None, *changes: Ways, groups: Sequence[str] = (), steps: int = 100) -> Outcome:
+    """A run with this loss, None where none is computed, and groups of weights that changed so."""
     outcome = worlds.measured(100.0)
     assert outcome.measurement is not None
     weights = [
-        WeightChange("Adam", 100, 1.0 + place, group, tuple(map(tuple, ways_of)))
+        WeightChange("Adam", steps, 1.0 + place, group, tuple(map(tuple, ways_of)))
         for place, (ways_of, group) in enumerate(zip(changes, groups or [""] * len(changes), strict=True))
     ]
-    measurement = replace(outcome.measurement, losses=(worlds.series(losses),), weights=tuple(weights))
+    seen = () if losses is None else (worlds.series(losses),)
+    measurement = replace(outcome.measurement, losses=seen, weights=tuple(weights))
     return replace(outcome, measurement=measurement)
 
 
@@ -129,6 +131,49 @@ def test_what_cannot_be_compared_has_no_course(name: str, own: Callable[[int], O
 def test_losses_that_are_no_numbers_fail() -> None:
     shown = three(lambda seed: run([*level(seed)[:50], math.nan, *level(seed)[51:]], ways(seed)))
     assert course_checks(shown) == () and judge(BASELINE, shown, LIMITS, 6400).verdict is FAIL
+
+
+def without_loss(scale: float, *, written: int = 100, own: int = 100) -> list[Pair]:
+    """Three seeds of a script that never computes a loss. ``written`` and ``own``: in how many steps, or calls of
+    several, the weights were seen to move.
+    """
+    return three(
+        lambda seed: run(None, ways(seed, lambda tensor: scale), steps=own),
+        lambda seed: run(None, ways(seed), steps=written),
+    )
+
+
+def test_where_no_loss_is_computed_the_weights_alone_tell() -> None:
+    as_written = without_loss(1.0)[0].baseline
+    assert same_course([Pair(1, as_written, as_written)], LIMITS)
+    kept = judge(BASELINE, without_loss(1.0001), LIMITS, 6400)
+    text = screened_text(kept)
+    assert kept.verdict is PASS and "learns as well" in text and "ways of the weights differ by 0.01%" in text
+    left = judge(BASELINE, without_loss(1.1), LIMITS, 6400)
+    assert left.verdict is INCONCLUSIVE and "no training loss was seen" in left.reason
+    assert "screen-samples" not in left.would_decide and "--max-metric-drop" in left.would_decide
+    assert judge(BASELINE, without_loss(0.0), LIMITS, 6400).verdict is INCONCLUSIVE
+    assert judge(BASELINE, without_loss(1.0, own=6), LIMITS, 6400).verdict is PASS, "several in a call"
+
+
+def test_of_few_steps_the_weights_alone_tell_nothing() -> None:
+    assert course_checks(without_loss(1.0, written=FEWEST_POINTS)) != ()
+    assert course_checks(without_loss(1.0, written=FEWEST_POINTS - 1)) == ()
+
+
+def test_a_loss_that_is_seen_in_one_pair_is_asked_for_in_each() -> None:
+    with_loss = three(lambda seed: run(level(seed), ways(seed)))
+    assert course_checks([*without_loss(1.0)[:2], with_loss[2]]) == ()
+    once = three(lambda seed: run([0.7], ways(seed)), lambda seed: run([0.7], ways(seed)))
+    assert course_checks(once) == (), "too seldom to compare, and a longer screen shows more"
+    assert "screen-samples" in judge(BASELINE, once, LIMITS, 6400).would_decide
+
+
+def test_a_larger_effective_batch_keeps_no_course() -> None:
+    """Small steps of plain SGD lead along the same way in half as many that are twice as long."""
+    limits = AccuracyLimits(max_loss_increase=None, min_sample_efficiency=0.5, efficiency_alone=True)
+    assert not same_course(without_loss(1.0), limits)
+    assert judge(BASELINE, without_loss(1.0), limits, 6400).verdict is INCONCLUSIVE
 
 
 def test_groups_are_matched_by_their_shapes_in_whichever_order_they_are_met() -> None:

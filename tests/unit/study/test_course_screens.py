@@ -91,6 +91,42 @@ def test_without_weights_nothing_is_run(tmp_path: Path) -> None:
     assert set(verdicts(result).values()) == {(INCONCLUSIVE, 0)}
 
 
+class Silent(Mover):
+    """A script that never computes its loss; with bf16 its weights go elsewhere."""
+
+    def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
+        """Without any loss."""
+        outcome = super().run(request, stop)
+        if outcome.measurement is None:
+            return outcome
+        elsewhere = ((0.02, 0.02), (0.03, 0.01)) if request.config.get("precision") == "bf16" else None
+        weights = [replace(each, changes=elsewhere or each.changes) for each in outcome.measurement.weights]
+        return replace(outcome, measurement=replace(outcome.measurement, losses=(), weights=tuple(weights)))
+
+
+def test_where_no_loss_is_computed_what_moves_the_weights_alike_is_proven(tmp_path: Path) -> None:
+    """And no longer screen is run for what doesn't: it would show no loss either."""
+    runner = Silent(barely)
+    result, _ = studied(tmp_path, runner, budget_s=3000.0, accuracy=AccuracyLimits())
+    found = verdicts(result)
+    assert {told for config, told in found.items() if config.get("precision") == "fp16"} == {(PASS, 3)}
+    assert {told for config, told in found.items() if config.get("precision") == "bf16"} == {(INCONCLUSIVE, 1)}
+    assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED
+    assert result.winner.config.get("precision") == "fp16"
+    assert len({trial.samples for trial in screens_of(result)}) == 1
+    left = next(one for one in result.screened if one.config.get("precision") == "bf16")
+    assert "no training loss was seen" in left.reason and "screen-samples" not in left.would_decide
+
+
+def test_without_losses_and_weights_one_run_shows_that_no_screen_tells(tmp_path: Path) -> None:
+    """It was left open for lack of time, with a budget that was to prove it and couldn't."""
+    runner = Silent(barely, moves=False)
+    result, _ = studied(tmp_path, runner, budget_s=200.0, accuracy=AccuracyLimits())
+    assert runner.screens == [BASELINE]
+    assert result.screened and not any(one.lacked_time for one in result.screened)
+    assert result.lacked_time is None
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
     """A study that nothing stops."""
