@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from .evidence import SetBy
 from .instruments import Instruments
@@ -29,10 +29,9 @@ NOT_APPLIED = 7
 """Exit status under ``--strict`` where a knob took no effect; the parent's ``ExitCode.NOT_APPLIED``."""
 NOT_TRAINED = 8
 """Exit status where the script ended with 0 and trained nothing; the parent's ``ExitCode.NOT_TRAINED``."""
-OTHER_DEVICES = 2
-"""Exit status where a profile for several devices isn't applied to others; the parent's ``ExitCode.USAGE``."""
-OTHER_BACKEND = 2
-"""The same under ``--strict`` where it isn't applied under another backend of Keras."""
+OTHERWISE_PROVEN = 2
+"""Exit status where a profile isn't applied since what it was proven with differs: several devices, or, under
+``--strict``, the backend of Keras; the parent's ``ExitCode.USAGE``."""
 UNREACHED = "nothing that it could turn was reached"
 HELP = frozenset({"-h", "--help", "--helpfull", "--helpshort", "--hydra-help", "--version", "-V"})
 """Arguments that have a script say something of itself and leave."""
@@ -140,10 +139,10 @@ class AppliedRun:
         if proven == 1 or self._request.any_devices:
             self.say(f"the profile was proven on {_count(proven)}, and {what} {_count(devices)}")
             return
-        self.say(f"error: the profile was proven on {_count(proven)}, and {what} {_count(devices)}")
-        self.say(f"hint: give it {_count(proven)}; or --any-devices applies the profile all the same")
-        self._told = True
-        raise SystemExit(OTHER_DEVICES)
+        self._refuse(
+            f"the profile was proven on {_count(proven)}, and {what} {_count(devices)}",
+            hint=f"give it {_count(proven)}; or --any-devices applies the profile all the same",
+        )
 
     def computes_with(self, backend: str) -> None:
         """Keras is about to train, with this backend. Raises ``SystemExit`` under ``strict`` where the profile was
@@ -160,10 +159,14 @@ class AppliedRun:
         if not self._request.strict:
             self.say(f"{other}: the config may no longer be the best")
             return
-        self.say(f"error: {other}")
-        self.say(f"hint: set KERAS_BACKEND={known.backend}, run the study again, or leave out --strict")
+        self._refuse(other, hint=f"set KERAS_BACKEND={known.backend}, run the study again, or leave out --strict")
+
+    def _refuse(self, error: str, *, hint: str) -> NoReturn:
+        """Ends the script: the profile isn't applied."""
+        self.say(f"error: {error}")
+        self.say(f"hint: {hint}")
         self._told = True
-        raise SystemExit(OTHER_BACKEND)
+        raise SystemExit(OTHERWISE_PROVEN)
 
     def stepped(self) -> None:
         """A training step has ended. Raises ``SystemExit`` under ``strict`` where a knob is found to have no effect."""

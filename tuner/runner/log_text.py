@@ -6,8 +6,7 @@ import re
 
 DETAIL_LENGTH = 300
 _TRACEBACK = "Traceback (most recent call last):"
-FRAME = '  File "'
-"""A frame of a traceback begins so."""
+_FRAME = '  File "'
 
 
 _RANK = re.compile(r"^\[rank\d+\]: ", re.MULTILINE)
@@ -21,14 +20,24 @@ def traceback_in(log: str) -> str:
     if at >= 0 or log.startswith(_TRACEBACK):
         return log[at + 1 :]
     # A script that can't be compiled has no frames to be called from.
-    at = log.rfind(f"\n{FRAME}")
-    return log[at + 1 :] if at >= 0 or log.startswith(FRAME) else ""
+    at = log.rfind(f"\n{_FRAME}")
+    return log[at + 1 :] if at >= 0 or log.startswith(_FRAME) else ""
+
+
+def is_frame(line: str) -> bool:
+    """Whether the line of a traceback begins a frame: it names its file."""
+    return line.startswith(_FRAME)
+
+
+def frames_in(traceback_text: str) -> list[str]:
+    """The lines of a traceback that begin a frame, the innermost last."""
+    return [line for line in traceback_text.splitlines() if is_frame(line)]
 
 
 def raised_line(traceback_text: str) -> str:
     """What a traceback says was raised, its first line where it has several; "" where there is no traceback."""
     lines = traceback_text.splitlines()
-    frames = [number for number, line in enumerate(lines) if line.startswith(FRAME)]
+    frames = [number for number, line in enumerate(lines) if is_frame(line)]
     following = lines[frames[-1] + 1 :] if frames else []
     return next((line for line in following if line and not line[0].isspace()), "")
 

@@ -28,7 +28,7 @@ from tuner.child.watch import Watch
 from tuner.child.wire import FILES, KEPT
 from tuner.model import Outcome, OutcomeKind
 from tuner.runner.classify import KILLED, OUT_OF_MEMORY, WITHHELD_REASON
-from tuner.runner.log_text import FRAME, raised_line
+from tuner.runner.log_text import frames_in, is_frame, raised_line
 from tuner.runner.plain.sitecustomize import BY_LIBRARY, SILENCED
 from tuner.runner.request import TrialRequest
 from tuner.storage.folder import RESOURCES
@@ -54,6 +54,7 @@ _OF_THE_MACHINE = KILLED | OUT_OF_MEMORY
 """Reasons for which a run ended that tell of the machine at that moment, and nothing of the script."""
 _BARE, _PLAIN, _AGAIN = "without any watch but files", "plain Python", "as in the trial"
 
+_OURS = "/tuner/child/"
 # A file of the child's → the watch that it belongs to: the first that fits. Of the rest, all watches make use.
 _FILES_OF_WATCHES = (
     ("torch/loader.py", Watch.LOADER), ("torch/datasets.py", Watch.LOADER), ("torch/copies.py", Watch.LOADER),
@@ -308,7 +309,7 @@ def _may_explain(module: str, failed: Outcome) -> bool:
     frame, code = re.compile(rf'  File ".*-packages/{module}/'), re.compile(rf"  .*(?<![\w./-]){module}\.")
     raised = re.compile(rf"(?! ).*(?<![\w-]){module}\b", re.IGNORECASE)
     return not lines or any(
-        frame.match(line) or raised.match(line) or (code.match(line) and not line.startswith(FRAME)) for line in lines
+        frame.match(line) or raised.match(line) or (code.match(line) and not is_frame(line)) for line in lines
     )
 
 
@@ -324,7 +325,7 @@ def _diverted(trial: Path) -> Iterator[str]:
 
 def watches_in(traceback_text: str) -> list[Watch]:
     """The watches whose code a traceback with our frames goes through, innermost first."""
-    places = [line.partition("/tuner/child/")[2] for line in traceback_text.splitlines() if line.startswith(FRAME)]
+    places = [line.partition(_OURS)[2] for line in frames_in(traceback_text)]
     named = [
         next((watch for start, watch in _FILES_OF_WATCHES if place.startswith(start)), None)
         for place in reversed(places) if place
@@ -334,8 +335,7 @@ def watches_in(traceback_text: str) -> list[Watch]:
 
 def is_raised_by_us(failed: Outcome) -> bool:
     """Whether code of ours raised it, or what that calls without a frame: not the script, nor a library."""
-    frames = [line for line in failed.with_ours.splitlines() if line.startswith(FRAME)]
-    return bool(frames) and "/tuner/child/" in frames[-1]
+    return any(_OURS in innermost for innermost in frames_in(failed.with_ours)[-1:])
 
 
 def fault_text(failed: Outcome, verdict: Verdict) -> str:

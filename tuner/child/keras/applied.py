@@ -51,7 +51,7 @@ class AppliedKnobs:
         if watches.backend != "tensorflow":  # it may be there, for its datasets
             looks |= dict.fromkeys(OF_TENSORFLOW, lambda: Effect(0, elsewhere(watches.backend)))
         told = {knob: look() for knob, look in looks.items() if self.knobs.wants(knob)}
-        return told | {k: e for k, e in threads.effects(self.session, watches).items() if self.knobs.wants(k)}
+        return told | threads.effects(self.session, watches)
 
     def _data(self, knob: str) -> Effect:
         applied = self.watches.datasets.applied.get(knob, Applied()) if self.watches.datasets is not None else Applied()

@@ -44,9 +44,9 @@ def report(session: Session, watches: Watches) -> None:
 
 
 def effects(session: Session, watches: Watches) -> dict[str, Effect]:
-    """For ``autotune run``."""
+    """Of those that the config sets, for ``autotune run``."""
     told = {}
-    for knob in _of_keras(watches):
+    for knob in filter(session.knobs.wants, _of_keras(watches)):
         count = seen(watches, knob)
         why = elsewhere(watches.backend) if count is None else f"the script set {count}"
         told[knob] = Effect(int(count is not None and count == session.knobs.wanted(knob)), why)
