@@ -237,3 +237,17 @@ def train_slowly() -> None:
         for x, y in loader_of(0.0005):
             params, _ = update(params, x, y)
     jax.block_until_ready(params)
+
+
+def test_steps_wait_for_others_while_a_loader_makes_the_next_batch() -> None:
+    """What the device is still to do is asked before each batch, of what is under way alone: calls that waited for
+    further ones were run by that question, and the script was said to read them.
+    """
+    known = {"framework": "jax", "unit": "samples"}
+    given: dict[str, Any] = {"config": {"steps_per_call": 4}, "window": {**ENDLESS, "block_s": 0.0}}
+    with watched((TorchAdapter, torch), knowledge=known, **given) as made:
+        train(made, loader_of(0.0, 6), epochs=4)
+        counted = made.adapter._several.counted
+        made.end()
+        assert counted.together >= 32 and not counted.alone, counted
+        assert made.evidence("steps_per_call") == ("verified", "")

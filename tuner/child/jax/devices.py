@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..session import Session
+from .deferred import is_there
 
 MOST_CALLS = 8
 """Of functions that train so many are looked at, whether they run on other devices by turns."""
@@ -48,11 +49,14 @@ class DeviceWatch:
         return self.count
 
     def ran(self, owner: object, made: Sequence[Any]) -> None:
-        """A call that trains, and some of what it gave. Calls of one owner, each on another device, are no steps."""
-        if self._calls >= MOST_CALLS or not self.session.measuring:
+        """A call that trains, and some of what it gave, of which what waits for further calls isn't asked. Calls of one
+        owner, each on another device, are no steps.
+        """
+        given = [leaf for leaf in made if is_there(leaf)]
+        if self._calls >= MOST_CALLS or not given or not self.session.measuring:
             return
         self._calls += 1
-        places = [leaf.sharding.device_set for leaf in made if hasattr(leaf, "sharding")]
+        places = [leaf.sharding.device_set for leaf in given if hasattr(leaf, "sharding")]
         alone = self._alone.setdefault(owner, set())
         alone.update(*(place for place in places if len(place) == 1))
         if len(alone) > 1:
