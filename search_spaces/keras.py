@@ -112,7 +112,7 @@ SPACE = SearchSpace(
             tier_reason="It decides when memory is taken from the card, and not what is computed in it.",
         ),
         Knob(
-            "jit_compile", lambda known: [True, False], "XLA compiles the training step",
+            "jit_compile", lambda known: [True, False], "XLA, or torch.compile, compiles the training step",
             tier=2, late=True, needs=_runs_graphs, switchable=True, value_type=bool,
             tier_reason="Fused kernels round otherwise, so it is screened.",
         ),

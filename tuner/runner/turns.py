@@ -72,7 +72,7 @@ class NewFiles:
         made = [{*made_so_far(folder)} - before for folder, before in self._before.items()]
         if all(len(new) <= MOST_MADE for new in made):
             return ""
-        return "it makes files among yours while it trains, which one that is alive beside it would find made"
+        return "the script makes files among yours while it trains, which a second process of it would find made"
 
 
 def take_turns(watches: Sequence[TrialWatch], numbers: Iterator[int], stop: threading.Event) -> None:
