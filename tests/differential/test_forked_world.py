@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.forked import (
     KNOWN,
+    KNOWN_OF_JAX,
     KNOWN_OF_KERAS,
     Studied,
     asked,
@@ -21,7 +22,7 @@ from support.forked import (
     runner,
     was_forked,
 )
-from support.script_world import KERAS, TORCH, WORLD
+from support.script_world import JAX, KERAS, TORCH, WORLD
 
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import TrialRequest
@@ -32,7 +33,7 @@ SLOW = pytest.mark.slow
 
 
 IMPORTS = {
-    "torch": (TORCH, KNOWN), "keras": (KERAS, KNOWN_OF_KERAS),
+    "torch": (TORCH, KNOWN), "keras": (KERAS, KNOWN_OF_KERAS), "jax": (JAX, KNOWN_OF_JAX),
     "keras-first": ("    import keras" + KERAS, KNOWN_OF_KERAS),
     "lazy": ("    from tensorflow.keras import layers" + KERAS, KNOWN_OF_KERAS),
 }  # fmt: skip
@@ -94,7 +95,7 @@ def test_the_world_of_a_fork_is_that_of_a_fresh_process(studied: Studied, tmp_pa
     for fork in forks:
         for name, value in fresh["world"].items():
             assert fork["world"][name] == value, name
-    names = {"torch": "torch.save", "keras": "tensorflow.python.ops.io_ops.write_file"}
+    names = {"torch": "torch.save", "keras": "tensorflow.python.ops.io_ops.write_file", "jax": "jax.jit"}
     assert names[studied.known.framework] in fresh["world"]["patched"], "the names are as they are meant"
     for name in fresh["chance"]:  # both forks are of one server
         assert len({json.dumps(each["chance"][name]) for each in (fresh, *forks)}) == 3, name

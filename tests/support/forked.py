@@ -29,6 +29,8 @@ KNOWN = Knowledge(framework="torch")
 """As after a baseline that PyTorch trained."""
 KNOWN_OF_KERAS = Knowledge(framework="keras")
 """As after one that Keras did."""
+KNOWN_OF_JAX = Knowledge(framework="jax")
+"""As after one that JAX did."""
 QUICKLY_LOADED = {"torch": frozenset({"numpy"})}
 """For ``fork_servers.FRAMEWORKS``, where what a server loads makes no difference."""
 

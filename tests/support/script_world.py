@@ -64,6 +64,34 @@ KERAS = """
 """
 """The same with TensorFlow and Keras."""
 
+JAX = """
+    import argparse, json, os, sys
+    import multiprocessing, multiprocessing.util
+    from shutil import copytree
+    from io import FileIO
+    from absl import app, flags, logging as told
+    import jax
+    import jax.numpy as jnp
+    import jax.scipy as jsp
+    import numpy as np
+    from jax import grad, jit, lax, random, value_and_grad, vmap
+    from jax.example_libraries import optimizers, stax
+    from jax.experimental import pallas, shard_map
+    from jax.tree_util import tree_map
+    from sklearn.datasets import load_digits
+
+    def state_of_framework():
+        from jax._src import xla_bridge
+        return {
+            "clients": sorted(xla_bridge._backends), "settings": sorted(map(str, jax.config.values.items())),
+            "names": sorted(dir(jax)) + sorted(dir(jnp)) + sorted(dir(jax.lax)),
+        }
+
+    def drawn_by_framework():
+        return {}
+"""
+"""The same with JAX, whose keys are the script's own, and nothing is drawn by chance."""
+
 WORLD = """
     import ctypes, functools, gc, hashlib, inspect, logging, re, resource, signal, tempfile, threading, time, types
     import warnings

@@ -6,6 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from types import FunctionType, ModuleType
 from typing import Any
@@ -19,6 +20,22 @@ _ledger: list[tuple[Any, str, Any]] = []
 _NONE = frozenset({"__doc__", "__annotations__"})
 """What a function may have as None; a method in C++ may have no name either, which one in Python must have."""
 _NO_HOLDERS = frozenset({"builtins", __name__.partition(".")[0]})
+_PRIVATE = "._src."
+"""A package within JAX's, in which all is defined that it gives."""
+
+
+@dataclass
+class _Kept:
+    """Of an original its ``replacement``, and what keeps the original: what had ``taken`` its names before it was
+    replaced, and modules whose names begin with one of ``beside``.
+    """
+
+    replacement: Any
+    taken: Collection[str]
+    beside: tuple[str, ...]
+
+    def has_taken(self, module: str, name: str) -> bool:
+        return module in self.taken or f"{module}:{name}" in self.taken or module.startswith(self.beside)
 
 
 def patch(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -87,12 +104,14 @@ def give_to_others(stages: Sequence[Stage], holders: Holders | None = None) -> N
     classes and of objects of these, entries of their dictionaries, and defaults of functions: not what lies deeper.
     ``holders``: where a fork server has found these; else they are looked for everywhere.
     """
-    kept: dict[int, tuple[Any, Collection[str]]] = {}
+    kept: dict[int, _Kept] = {}
     originals: dict[int, Any] = {}
     for (first, taken), end in zip(stages, [*(first for first, _ in stages[1:]), len(_ledger)], strict=True):
         for owner, name, original in _ledger[first:end]:
             if isinstance(owner, ModuleType):
-                kept.setdefault(id(original), (getattr(owner, name), taken))
+                known = kept.setdefault(id(original), _Kept(getattr(owner, name), taken, _beside(original)))
+                if owner.__name__.startswith(known.beside):
+                    known.beside = ()  # it is replaced where it is defined, too
                 originals[id(original)] = original
     scope = holders.scope(originals.values()) if holders is not None else everywhere()
     for module_name, module in scope.modules:
@@ -100,14 +119,22 @@ def give_to_others(stages: Sequence[Stage], holders: Holders | None = None) -> N
             if inner := names_in(value, module_name):
                 put = value.__setitem__ if type(value) is dict else partial(setattr, value)
                 _give(inner, put, module_name, name, kept)
-            elif id(value) in kept and not _has_taken(module_name, name, kept[id(value)][1]):
+            elif id(value) in kept and not kept[id(value)].has_taken(module_name, name):
                 _ledger.append((module, name, value))
-                vars(module)[name] = kept[id(value)][0]
+                vars(module)[name] = kept[id(value)].replacement
     _give_to_objects(kept, [*originals.values()], scope.referrers)
 
 
+def _beside(original: Any) -> tuple[str, ...]:
+    """What the names begin with of modules that take it from where it is defined: of JAX's own those that aren't given
+    to users. What is replaced is the name that users take it by.
+    """
+    package, private, _ = f"{getattr(original, '__module__', '')}.".partition(_PRIVATE)
+    return (package + private,) if private else ()
+
+
 def _give_to_objects(
-    kept: Mapping[int, tuple[Any, Collection[str]]], originals: Sequence[object], referrers: Referrers
+    kept: Mapping[int, _Kept], originals: Sequence[object], referrers: Referrers
 ) -> None:
     """The same for the attributes of objects, and the dictionaries among these, by the class of the object.
 
@@ -128,7 +155,7 @@ def _give_to_objects(
                         _give(value, value.__setitem__, module, kind, kept)
 
 
-def _give_to_function(function: FunctionType, kept: Mapping[int, tuple[Any, Collection[str]]]) -> None:
+def _give_to_function(function: FunctionType, kept: Mapping[int, _Kept]) -> None:
     module, outermost = function.__globals__.get("__name__"), function.__qualname__.partition(".")[0]
     if not isinstance(module, str) or module.partition(".")[0] in _NO_HOLDERS:
         return
@@ -140,23 +167,19 @@ def _give_to_function(function: FunctionType, kept: Mapping[int, tuple[Any, Coll
         function.__defaults__ = tuple(given.values())
 
 
-def _has_taken(module: str, name: str, taken: Collection[str]) -> bool:
-    return module in taken or f"{module}:{name}" in taken
-
-
 def _give(
     names: Mapping[Any, Any],
     put: Callable[[Any, Any], object],
     module: str,
     place: str,
-    kept: Mapping[int, tuple[Any, Collection[str]]],
+    kept: Mapping[int, _Kept],
 ) -> None:
     """The same for the attributes of a class, or the entries of a dictionary, in this place of this module."""
     for name, value in list(names.items()):
         found = kept.get(id(function_of(value)))
-        if found is not None and not _has_taken(module, place, found[1]):
+        if found is not None and not found.has_taken(module, place):
             with suppress(TypeError, AttributeError):  # a class of C's
-                put(name, staticmethod(found[0]) if type(value) is staticmethod else found[0])
+                put(name, staticmethod(found.replacement) if type(value) is staticmethod else found.replacement)
 
 
 def unpatch_all() -> None:

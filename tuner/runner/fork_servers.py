@@ -40,7 +40,7 @@ _OF_THE_WIRE = (wire.REQUEST_ENV, wire.RECORDS_ENV, wire.TURNS_ENV)
 _OF_THE_TRIAL = ("MLFLOW_TRACKING_URI",)
 """Other variables that differ from trial to trial, and that nothing reads which a server imports."""
 FRAMEWORKS: Mapping[str, frozenset[str]] = {
-    "torch": frozenset({"torch"}), "keras": frozenset({"keras", "tensorflow"}),
+    "torch": frozenset({"torch"}), "keras": frozenset({"keras", "tensorflow"}), "jax": frozenset({"jax"}),
 }  # fmt: skip
 """What trains, by ``Knowledge.framework`` → the packages of which the script has to import one at its top."""
 _WITH_OPTIMIZERS: Import = (1, "torch._dynamo", ())

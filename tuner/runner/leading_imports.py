@@ -9,14 +9,16 @@ from collections.abc import Collection, Iterable
 Import = tuple[int, str, tuple[str, ...]]
 """The line, a module's full name, and the names that are taken from it: none where it is imported itself."""
 
-PRELOADABLE = frozenset({"numpy", "scipy", "sklearn", "torch", "tensorflow", "keras", "PIL", "tqdm", "yaml"})
+PRELOADABLE = frozenset({
+    "numpy", "scipy", "sklearn", "torch", "tensorflow", "keras", "jax", "absl", "PIL", "tqdm", "yaml",
+})  # fmt: skip
 """Packages that may be loaded before, beside the standard library. ``tests/differential/test_forked_world.py`` tries
 them: what is patched, and which modules have taken it from where, is then as in a fresh process.
 
-TensorFlow starts threads with its first operation, and none at its import: those that are there then are OpenBLAS's, of
-NumPy, SciPy and OpenCV, which puts them away at a fork. Others are left out: trackers read variables of the environment
-that differ from trial to trial, and of a library that nobody tried no one knows what it keeps of a function that is to
-be replaced.
+TensorFlow and JAX start threads with their first operation, and none at their import: those that are there then are
+OpenBLAS's, of NumPy, SciPy and OpenCV, which puts them away at a fork. Others are left out: trackers read variables of
+the environment that differ from trial to trial, and of a library that nobody tried no one knows what it keeps of a
+function that is to be replaced. Optax has JAX compile one as it is imported, by what a fresh process has replaced then.
 """
 _WITH_EFFECTS = frozenset({"antigravity", "this", "__main__", "idlelib", "turtledemo"})
 
