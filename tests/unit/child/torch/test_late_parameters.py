@@ -1,0 +1,77 @@
+"""Modules that had nothing to train when they were called first: built by that call, or frozen during it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.torch_trials import begin
+from torch import nn
+
+__all__ = ["begin"]
+
+X, Y = torch.randn(16, 8), torch.randn(16, 1)
+
+
+class BuiltByItsCall(nn.Module):  # type: ignore[misc]  # PyTorch is seen as Any
+    """Has its weights once it was called, as guides of Pyro's and models that take their sizes from a batch."""
+
+    def forward(self, x: Any, y: Any) -> Any:
+        if not hasattr(self, "weight"):
+            self.weight = nn.Parameter(torch.zeros(y.shape[1], x.shape[1]))
+        output = nn.functional.linear(x, self.weight)
+        self.dtype = output.dtype
+        return nn.functional.mse_loss(output.float(), y)
+
+
+def _steps(optimizer: Any, loss: Callable[[], Any], steps: int = 3) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("config", [{}, {"precision": "bf16"}], ids=str)
+def test_a_model_that_its_first_call_builds_is_reached(begin: Callable[..., Any], config: dict[str, Any]) -> None:
+    """It was taken for one without parameters for good, and the loss was said to come out of no module's call."""
+    trial, model = begin(config), BuiltByItsCall()
+    model(X, Y)
+    _steps(torch.optim.SGD(model.parameters(), lr=0.01), lambda: model(X, Y))
+    facts = trial.end()
+    assert not facts["left_out"].keys() & {"precision", "compile"}
+    assert model.dtype == (torch.bfloat16 if config else torch.float32)
+
+
+def test_a_model_that_was_frozen_at_first_is_reached(begin: Callable[..., Any]) -> None:
+    """As a discriminator, through which a generator is trained before it is itself."""
+    trial = begin({"precision": "bf16"})
+    generator, discriminator = nn.Linear(8, 8), nn.Linear(8, 1)
+    seen: list[Any] = []
+    discriminator.register_forward_hook(lambda module, args, output: seen.append(output.dtype))
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for model in (generator, discriminator)]
+    for _ in range(3):
+        discriminator.requires_grad_(False)
+        _steps(optimizers[0], lambda: discriminator(generator(X)).square().mean(), steps=1)
+        discriminator.requires_grad_(True)
+        _steps(optimizers[1], lambda: discriminator(generator(X).detach()).square().mean(), steps=1)
+    trial.end()
+    assert seen[-1] == torch.bfloat16
+
+
+def test_a_frozen_model_is_looked_through_a_few_times_only(
+    begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look goes through all its parameters: beside a small model, a large frozen one would cost more than it."""
+    trial, frozen, model = begin(), nn.Linear(8, 8).requires_grad_(False), nn.Linear(8, 1)
+    looks: list[str] = []
+
+    def parameters() -> Any:
+        looks.append("a look")
+        return iter(frozen._parameters.values())
+
+    monkeypatch.setattr(frozen, "parameters", parameters)
+    _steps(torch.optim.SGD(model.parameters(), lr=0.01), lambda: model(frozen(X)).square().mean(), steps=50)
+    trial.end()
+    assert len(looks) < 20
