@@ -35,6 +35,8 @@ SHAPES_VARY = 3
 MOST_SHAPES = 64
 MOST_MODELS = 64
 """Models whose first call is looked at: a script may make a copy of its model for each step, as in meta-learning."""
+MOST_LOOKS = 8
+"""Calls of a model with nothing to train before which it is asked again."""
 _OF_A_GRAPH = "CompiledFunction"
 """What the gradient of a compiled graph is called, which its outputs carry."""
 NO_GRADIENT = "what it gives shows no gradient, by which compiled code is told"
@@ -282,3 +284,12 @@ class Root:
     compiled_calls: CompiledCalls = field(default_factory=lambda: CompiledCalls(0))
     seen_in_window: bool = False
     shapes: Shapes = field(default_factory=Shapes)
+    looks: int = 1
+    """How often its parameters were gone through for one to train."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether what ``trains`` says stays. Its first call may have built it, or met it frozen, as a discriminator is
+        while its generator trains. A frozen one isn't gone through for ever: a large one would take longer than a step.
+        """
+        return self.trains or self.looks >= MOST_LOOKS

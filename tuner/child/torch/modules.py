@@ -174,7 +174,9 @@ class ModuleWatch:
             if self.session.measuring and looks and not self.rollouts.asked(module, (*args, *kwargs.values())):
                 clock.validation_begins(id(module))
             return original(module, *args, **kwargs)
-        root = self.roots.get(module) or self._meet(module)
+        root = self.roots.get(module)
+        if root is None or not root.is_settled:
+            root = self._meet(module)
         if not root.trains:
             return original(module, *args, **kwargs)
         if self.session.measuring and self.session.clock.validating and module.training:
@@ -301,17 +303,14 @@ class ModuleWatch:
         dtype = getattr(self.torch, DTYPES[str(self.precision)])
         with self.torch.autocast(self.device_type, dtype=dtype):
             result = run()
-        converted: Result = self._to_float(result, dtype)
+        # Outputs go back as float32: the script's own loss and metrics were written for that.
+        converted: Result = with_tensors(self.torch, result, lambda x: x.float() if x.dtype == dtype else x)
         return converted
 
     def _rounds(self) -> bool:
         """Whether matrix products are taken with fewer digits than those of full float32."""
         autocast = self.precision in DTYPES or bool(self.torch.is_autocast_enabled(self.device_type))
         return autocast or any(self.session.device.torch_rounding(self.torch))
-
-    def _to_float(self, value: Any, dtype: object) -> Any:
-        """Outputs go back as float32: the script's own loss and metrics were written for that."""
-        return with_tensors(self.torch, value, lambda tensor: tensor.float() if tensor.dtype == dtype else tensor)
 
     def _cloning(self, run: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, **kwargs: with_clones(self.torch, run(*args, **kwargs))
@@ -336,8 +335,8 @@ class ModuleWatch:
         parameters = list(module.parameters())
         convolutions = [m for m in module.modules() if isinstance(m, torch.nn.Conv2d)]
         trains = any(p.requires_grad for p in parameters)
-        root = Root(trains, bool(convolutions))
-        self.roots[module] = root
+        earlier = self.roots.get(module)
+        root = self.roots[module] = Root(trains, bool(convolutions), looks=1 if earlier is None else earlier.looks + 1)
         self.convolutions.meets(module)  # in a frozen part of the loss, too
         if trains:
             self.parameter_dtypes |= {str(p.dtype).removeprefix("torch.") for p in parameters}
