@@ -15,6 +15,7 @@ from .watches import FRAMEWORK, TorchWatches
 
 ONE_GRAPH = "XLA compiles the step as one graph, which parts of its batch would only make longer"
 LAID = "the script lays its model in channels-last itself, and would again"
+LAID_OTHERWISE = "most convolutions were given the usual layout, as by what comes before them (InstanceNorm does it)"
 FEWER, FEWEST_STEPS = 0.8, 8
 """So small a share of the gradients of an optimizer step as written is fewer, over at least so many steps of each."""
 UNREACHED = "fewer than 90% of the backwards follow a call of a torch module"
@@ -227,7 +228,8 @@ class Observation:
                 reason = "no convolution with several input channels ran"
                 knobs.report("channels_last", Finding(Evidence.UNVERIFIABLE, reason))
             else:
-                knobs.compare("channels_last", modules.observed_layout)
+                why = "" if modules.observed_layout else LAID_OTHERWISE
+                knobs.compare("channels_last", modules.observed_layout, why=why)
         modules.attention.report()
         modules.checkpointing.report()
         modules.own_compile.report()

@@ -153,3 +153,17 @@ def test_channels_last_is_for_what_has_four_dimensions(begin: Begin) -> None:
     assert model.flat.weight.is_contiguous(memory_format=torch.channels_last)
     assert model.deep.weight.is_contiguous()
     assert trial.evidence("channels_last")[0] == "verified"
+
+
+def test_a_layer_that_gives_the_layout_back_is_told_as_that(begin: Begin) -> None:
+    """Of models with InstanceNorm the script was said to set it back, which it doesn't."""
+    trial = begin({"channels_last": True})
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), *(nn.Sequential(nn.InstanceNorm2d(4), nn.Conv2d(4, 4, 3)) for _ in "ab"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(30):
+        optimizer.zero_grad()
+        model(torch.randn(4, 3, 16, 16)).square().mean().backward()
+        optimizer.step()
+    trial.end()
+    evidence, reason = trial.evidence("channels_last")[:2]
+    assert evidence == "contradicted" and "InstanceNorm" in reason and "script" not in reason
