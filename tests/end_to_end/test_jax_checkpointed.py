@@ -24,7 +24,8 @@ def step(weights, x):
     loss, gradients = jax.value_and_grad(loss_of)(weights, x)
     return [weight - 0.1 * gradient for weight, gradient in zip(weights, gradients)], loss
 def main():
-    weights = [0.1 * jax.random.normal(jax.random.key(number), (128, 128)) for number in range(12)]
+    draw = np.random.default_rng(0)
+    weights = [jnp.asarray(0.1 * draw.normal(size=(128, 128)), "float32") for number in range(12)]
     for number in range(int(sys.argv[1])):
         weights, loss = step(weights, np.full((2048, 128), 1 + number, "float32"))
         print("loss", float(loss))

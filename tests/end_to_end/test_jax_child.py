@@ -255,7 +255,7 @@ def test_an_error_in_a_step_is_the_script_s_own(run_child: Run, write_script: Wr
 
 SLOW = HEAD + """
 import time
-wide = jax.random.normal(keys[0], (700, 700))
+wide = drawn_once(700, 700)
 @jax.jit
 def update(params, x, y):
     loss, gradients = jax.value_and_grad(loss_of)(params, x, y)

@@ -26,7 +26,7 @@ SCRIPT = """
     import jax, jax.numpy as jnp, numpy as np
     data = np.random.default_rng(0)
     X, Y = data.normal(size=(1024, 16)).astype("float32"), data.normal(size=(1024, 1)).astype("float32")
-    params = {"first": 0.3 * jax.random.normal(jax.random.key(0), (16, 32)), "last": 0.1 * jnp.ones((32, 1))}
+    params = {"first": jnp.asarray(0.3 * data.normal(size=(16, 32)), "float32"), "last": 0.1 * jnp.ones((32, 1))}
     moments = jax.tree.map(jnp.zeros_like, params)
 
     @jax.jit
