@@ -14,7 +14,7 @@ import pytest
 # What is imported here is needed by every test: `make check-cuda` runs where there is little beside PyTorch.
 pytest_plugins = [
     "support.skips", "support.again", "support.disturbed", "support.order", "support.postgresql", "support.examples",
-    "support.children", "support.undurable", "support.frozen", "support.late",
+    "support.children", "support.undurable", "support.frozen", "support.late", "support.leaving",
 ]  # fmt: skip
 
 NUMBERS = itertools.count()
