@@ -13,7 +13,10 @@ from tuner.child import devices
 
 ROOT = Path(__file__).parents[2]
 MARKED = {"cuda": pytest.mark.cuda, "tpu": pytest.mark.tpu, "xla": pytest.mark.xla}
-KINDS = [pytest.param(kind, marks=[MARKED[kind]] if kind in MARKED else []) for kind in devices.KINDS]
+# Alone, but for the processor: PyTorch works on it at once, and what reading has to wait for is all that is looked at.
+KINDS = [
+    pytest.param(kind, marks=[MARKED[kind], pytest.mark.timed] if kind in MARKED else []) for kind in devices.KINDS
+]
 # A chain of products is given to the device; once it has been waited for, nothing is left to wait for in reading one.
 # The least of three: what doesn't wait leaves something each time, and others who take the core do not.
 WAITS = """
@@ -27,7 +30,8 @@ WAITS = """
         give = torch_xla.sync
     else:
         give = lambda: None
-    size = 4096 if KIND == "cuda" else 600  # a card is given a small product no faster than it computes it
+    # A card is given a small product no faster than it computes it.
+    size = {{"cuda": 4096, "cpu": 250}}.get(KIND, 600)
     start = torch.full((size, size), 1e-4).to(device.torch_type)
     def work():
         product = start
@@ -71,7 +75,6 @@ def run(text: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.timed
 @pytest.mark.parametrize("kind", KINDS)
 def test_waiting_for_a_device_waits_until_it_is_done(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if kind == "xla":

@@ -84,6 +84,7 @@ def found(outcome: Outcome) -> dict[Config, Rotated]:
     return {each.config: each for each in outcome.rotation}
 
 
+@pytest.mark.slow  # that turns are compared: below, and test_keras_configs_in_one_process.py; pairs: unit/analysis
 @pytest.mark.timed
 def test_the_best_of_the_digits_configs_is_ranked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one thread: on a machine whose other core is busy two wait for each other."""

@@ -136,8 +136,9 @@ def test_knobs_act_in_steps_without_the_instruments(run_child: Run, write_script
     assert re.search(r"^took \d+ torch.bfloat16$", ran.output, re.MULTILINE), ran.output[-500:]
 
 
+@pytest.mark.slow  # what is told of a short step: unit/child/test_instruments.py; that real ones go without: above
 @pytest.mark.timed
-@pytest.mark.parametrize("kind", ["jax-short", pytest.param("torch-short", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["jax-short", "torch-short"])
 def test_a_short_step_is_told_as_it_is_under_plain_python(kind: str, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPTS[kind].replace("EPOCHS", str(TOLD_TIMES * EPOCHS.get(kind, 4))))
