@@ -47,7 +47,7 @@ def test_parameters_that_are_mapped_and_updated_by_hand_are_no_batch(trial: Tria
     """They are as many arrays as the hidden layer is wide, and new with each call."""
     gradient = jax.pmap(jax.grad(lambda params, batch: loss_of_layers(params, batch["x"], batch["y"])))
     params = jax.tree_util.tree_map(lambda leaf: leaf[None], layers())
-    for x, y in batches(20, 30):
+    for x, y in batches(20, 15):
         params = descend(params, gradient(params, {"x": x[None], "y": y[None]}))
         trial.trained(1, 20)
     assert trial.is_counted(late=1, late_rows=20)
@@ -62,7 +62,7 @@ def test_numbers_that_are_mapped_are_no_samples(trial: Trial) -> None:
 
     step = jax.pmap(update)
     params = jax.tree_util.tree_map(lambda leaf: leaf[None], layers())
-    for number, (x, _) in enumerate(batches(20, 30)):
+    for number, (x, _) in enumerate(batches(20, 15)):
         params = step(params, jnp.full(1, 0.1 / (number + 1)), jnp.full(1, number), x[None])
         trial.trained(1, 20)
     assert trial.is_counted()
@@ -111,7 +111,7 @@ def test_parameters_of_another_model_that_a_loss_closes_over_are_no_batch(trial:
 
         return descend(generator, jax.grad(loss_of_generator)(generator)), discriminator
 
-    for x, _ in batches(20, 30):
+    for x, _ in batches(20, 15):
         generator, discriminator = step(generator, discriminator, x)
         trial.trained(1, 20)
     # Samples of the first step aren't: that the generator's parameters are some isn't known yet.
@@ -130,7 +130,7 @@ def test_a_majority_of_what_is_around_a_loss_is_no_batch(trial: Trial, batch_is:
 
         return descend(params, jax.grad(loss)(params, *((x, y) if batch_is == "given" else ())))
 
-    for x, y in batches(20, 30):
+    for x, y in batches(20, 15):
         params, teacher = taken(params, teacher, x, y), averaged(teacher)
         trial.trained(1, 20 if batch_is == "given" else 0)
     assert trial.is_counted(late=1, late_rows=20 if batch_is == "given" else 0)
@@ -154,11 +154,11 @@ def test_data_that_stay_are_a_batch_unless_what_is_around_a_loss_may_choose_of_t
         return descend(params, jax.grad(loss if around == "a model" else loss_of_part)(params, x, y))
 
     chosen = jnp.arange(20)
-    for number in range(30):
+    for number in range(15):
         params = taken(params, chosen if around == "indices" else number)
         trial.trained(1, 240)
     facts = trial.end()
-    assert (facts["unit"], trial.steps) == ("samples" if around == "a model" else "steps", 29)
+    assert (facts["unit"], trial.steps) == ("samples" if around == "a model" else "steps", 14)
     assert around != "a model" or trial.is_counted(late=1, late_rows=240)
 
 
@@ -177,7 +177,7 @@ def test_a_batch_that_a_loss_closes_over_counts(trial: Trial, held: str) -> None
         return descend(params, jax.grad(loss)(params))
 
     params = weights()
-    for x, y in batches(50, 30):
+    for x, y in batches(50, 14):
         key, drawn = jax.random.split(key)
         params = step(params, x, y, drawn)
         trial.trained(1, len(x))
@@ -194,7 +194,7 @@ def test_two_gradients_on_a_batch_count_it_once(trial: Trial, how: str, kind: st
     """SAM, with an update as optax applies it: the second gradient is of other parameters, on the same arrays."""
     gradient, params = jax.grad(loss_of), weights()
     gradient = jax.jit(gradient) if how == "compiled" else gradient
-    for x, y in batches(20, 30):
+    for x, y in batches(20, 15):
         if kind == "JAX's":
             x, y = jnp.asarray(x), jnp.asarray(y)  # noqa: PLW2901
         there = descend(params, gradient(params, x, y))
@@ -215,8 +215,8 @@ def test_parts_of_a_batch_in_a_buffer_that_is_filled_anew_count_all(trial: Trial
     gradient, params = jax.grad(loss_of), weights()
     gradient = jax.jit(gradient) if how == "compiled" else gradient
     x, y = numpy.empty_like(X[:20]), numpy.empty_like(Y[:20])
-    parts = batches(20, 120)
-    for _ in range(30):
+    parts = batches(20, 60)
+    for _ in range(15):
         summed = weights()
         for _ in range(4):
             x[:], y[:] = next(parts)
@@ -255,7 +255,7 @@ def test_data_of_which_a_loss_chooses_parts_by_what_it_closes_over_are_no_batch(
 
         return descend(params, jax.grad(loss)(params, x, y))
 
-    for _ in range(30):
+    for _ in range(15):
         params = step(params, *data)
         trial.trained(1, 0)
     assert trial.end()["unit"] == "steps"

@@ -135,9 +135,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
 
 
 @pytest.mark.parametrize(
-    "until", [1, pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(4, marks=pytest.mark.slow), 5,
-              pytest.param(6, marks=pytest.mark.slow), 7],
-)  # fmt: skip
+    "until", [pytest.param(until, marks=() if until in (3, 7) else pytest.mark.slow) for until in range(1, 8)]
+)
 def test_it_ends_in_the_same_place_wherever_it_was_stopped(whole: StudyResult, tmp_path: Path, until: int) -> None:
     studied(tmp_path / "stopped", Mover(barely, until=until), budget_s=3000.0)
     again, _ = studied(tmp_path / "stopped", Mover(barely), budget_s=3000.0)

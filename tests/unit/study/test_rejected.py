@@ -84,9 +84,10 @@ def test_other_bounds_may_let_it_pass(tmp_path: Path) -> None:
     assert again.winner.config.get("precision") == "bf16"
 
 
-def test_what_only_lacks_time_is_not_told_to_be_rejected(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first_s", [60, pytest.param(75, marks=pytest.mark.slow)])
+def test_what_only_lacks_time_is_not_told_to_be_rejected(tmp_path: Path, first_s: int) -> None:
     """Behind a screen that failed, others had no time for theirs: a study with more of it may prove them."""
-    for budget_s in range(60, 330, 15):
+    for budget_s in range(first_s, 330, 30):
         result, events = studied(tmp_path / str(budget_s), never_learns(fp16=1.5), budget_s=float(budget_s))
         notes = [note.text for note in of(events, Noted)]
         told = [n for n, text in enumerate(notes) if text.startswith("all that was found is rejected")]

@@ -42,8 +42,15 @@ def searched(result: StudyResult) -> list[Config]:
     return [trial.config for trial in result.trials if trial.phase is Phase.SEARCH]
 
 
-def test_a_search_of_which_nothing_is_expected_ends_for_the_proof(tmp_path: Path) -> None:
-    result = study(tmp_path, Chain(StructuredSampler(), AdditiveSampler(0)))
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyResult, Path]:
+    """A study, and its folder."""
+    folder = tmp_path_factory.mktemp("ended")
+    return study(folder, Chain(StructuredSampler(), AdditiveSampler(0))), folder
+
+
+def test_a_search_of_which_nothing_is_expected_ends_for_the_proof(ended: tuple[StudyResult, Path]) -> None:
+    result, _ = ended
     assert result.why.startswith("no config left is expected to be 1% faster than the best (1.00")
     assert result.why.endswith("x at most)")
     assert len(searched(result)) < 70
@@ -52,15 +59,15 @@ def test_a_search_of_which_nothing_is_expected_ends_for_the_proof(tmp_path: Path
     assert worlds.World().truth(result.best.config)[0] > 0.98 * 1600, "bf16 and four workers, which feed no more"
 
 
-def test_the_walk_is_never_cut_short(tmp_path: Path) -> None:
-    walk = searched(study(tmp_path / "walk", StructuredSampler()))
-    both = searched(study(tmp_path / "both", Chain(StructuredSampler(), AdditiveSampler(0))))
+def test_the_walk_is_never_cut_short(ended: tuple[StudyResult, Path], tmp_path: Path) -> None:
+    walk = searched(study(tmp_path, StructuredSampler()))
+    both = searched(ended[0])
     assert both[: len(walk)] == walk and len(both) >= len(walk)
 
 
-def test_it_ends_in_the_same_place_when_the_study_is_given_again(tmp_path: Path) -> None:
-    first = study(tmp_path, Chain(StructuredSampler(), AdditiveSampler(0)))
-    again = study(tmp_path, Chain(StructuredSampler(), AdditiveSampler(0)))
+def test_it_ends_in_the_same_place_when_the_study_is_given_again(ended: tuple[StudyResult, Path]) -> None:
+    first, folder = ended
+    again = study(folder, Chain(StructuredSampler(), AdditiveSampler(0)))
     assert again.why == first.why and searched(again) == searched(first)
 
 
