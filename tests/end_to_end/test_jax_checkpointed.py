@@ -72,6 +72,7 @@ def test_a_card_takes_less_memory_and_trains_alike(run_child: Run, write_script:
     assert taken_by(ran) < 0.8 * taken_by(written)
 
 
+@pytest.mark.slow  # of another knob: test_jax_several_steps.py; evidence of this one: above
 def test_an_applied_run_tells_that_it_is_in_effect(run_child: Run, write_script: Write) -> None:
     ran = run_child(write_script(SCRIPT), {"checkpointing": True}, argv=("25",), mode="apply")
     assert ran.returncode == 0, ran.output

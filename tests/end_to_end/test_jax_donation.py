@@ -95,6 +95,7 @@ def test_a_step_whose_error_a_with_stops_keeps_its_state(run_child: Run, write_s
     assert "caught where" in written.facts["left_out"]["donation"]
 
 
+@pytest.mark.slow  # of another knob: test_jax_several_steps.py; evidence of this one: above
 def test_an_applied_run_tells_that_it_is_in_effect(run_child: Run, write_script: Write) -> None:
     ran = run_child(write_script(WIDE), {"donation": True}, argv=("25",), mode="apply")
     assert ran.returncode == 0, ran.output

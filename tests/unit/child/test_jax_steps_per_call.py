@@ -324,7 +324,7 @@ for number, (x, y) in enumerate(batches()):
     assert counted(text, tmp_path)[0] >= 44
 
 
-@pytest.mark.parametrize("clears", ["step.clear_cache()", "jax.clear_caches()"])
+@pytest.mark.parametrize("clears", ["step.clear_cache()", pytest.param("jax.clear_caches()", marks=pytest.mark.slow)])
 def test_a_step_that_the_script_has_compiled_anew_is_the_new_one(clears: str, tmp_path: Path) -> None:
     """What it closes over may have changed, which JAX sees from then on."""
     text = f"""
