@@ -97,7 +97,8 @@ def test_a_run_says_where_a_script_compiles_no_more(run_child: Run, write_script
     assert "NOT in effect: compile_mode (the script doesn't compile its model itself)" in ran.output
 
 
-@pytest.mark.parametrize("mode", ["off", pytest.param("default", marks=pytest.mark.slow)])
+@pytest.mark.slow  # that it is in effect: above; what is compiled, and what isn't: unit/child/torch/test_own_compile.py
+@pytest.mark.parametrize("mode", ["off", "default"])
 def test_its_training_is_that_of_the_same_script_with_that_mode_written(
     run_child: Run, write_script: Write, mode: str
 ) -> None:

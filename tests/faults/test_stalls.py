@@ -172,6 +172,7 @@ def test_a_loop_that_computes_for_long_between_two_steps_trains_on(run: Run) -> 
     assert outcome.knowledge.silences.training_s > 1.5
 
 
+@pytest.mark.slow  # which limit is whose: unit/runner/test_silence.py; that it is kept: test_process_runner.py
 def test_a_validation_that_never_ends_is_known_by_the_baselines(run: Run) -> None:
     script = TORCH.replace("WAIT", "while True: pass") + "steps(60)\nvalidate()"
     outcome = run(script, knowledge=Knowledge(silences=Silences(start_up_s=5.0, validation_s=0.3)))

@@ -65,7 +65,9 @@ def _run(folder: Path, options: list[str], **modules: str) -> subprocess.Complet
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("options", [[], ["-n", "2"]], ids=["one process", "two workers"])
+@pytest.mark.parametrize(
+    "options", [[], pytest.param(["-n", "2"], marks=pytest.mark.slow)], ids=["one process", "two workers"]
+)
 def test_a_skip_is_a_failure_but_for_missing_hardware(tmp_path: Path, options: list[str]) -> None:
     ran = _run(tmp_path, options, skips=SKIPS)
     assert ran.returncode == 1, ran.stdout

@@ -176,7 +176,8 @@ def test_what_is_open_in_the_training_process_is_shared_with_no_worker(
     "loader",
     [{}, pytest.param({"num_workers": 2}, marks=pytest.mark.slow),
      pytest.param({"num_workers": 2, "prefetch_factor": 4, "persistent_workers": True}, marks=pytest.mark.slow),
-     {"num_workers": 2, "prefetch_factor": 5}],
+     # Of whole batches: test_own_loaders.py
+     pytest.param({"num_workers": 2, "prefetch_factor": 5}, marks=pytest.mark.slow)],
     ids=["itself", "workers", "lasting", "nearly all asked for at once"],
 )  # fmt: skip
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])

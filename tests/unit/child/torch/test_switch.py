@@ -27,6 +27,8 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
         [{"params": each, "lr": 1e-3, "foreach": None if place else False} for place, each in enumerate(parameters)]
     ),
 }
+FEW = {"AdamW", "groups"}
+"""A setting of all weights, and one that groups of them differ in; the others are variants of the first."""
 CONFIGS: list[dict[str, Any]] = [
     {"threads": 1}, {"precision": "bf16"}, {"precision": "tf32"}, {"channels_last": True}, {"optimizer": "foreach"},
     {"optimizer": "fused"}, {"cudnn_benchmark": True}, {"channels_last": True, "optimizer": "fused"},
@@ -82,7 +84,9 @@ class Training:
 
 
 @pytest.mark.parametrize("keeps", [pytest.param(False, marks=pytest.mark.slow), True])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "optimizer", [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in OPTIMIZERS]
+)
 def test_afterwards_everything_is_the_scripts_own(begin: Begin, optimizer: str, keeps: bool) -> None:
     trial = begin()
     trial.session.device = CudaDevice("cuda:0")  # whose roundings can be set without a card
