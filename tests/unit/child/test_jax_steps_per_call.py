@@ -12,11 +12,12 @@ from typing import Any
 import numpy
 import pytest
 from support.in_process import ENDLESS
-from support.jax_regression import LOOP, MODEL, written
+from support.jax_here import jax
+from support.jax_regression import IN_A_LIBRARY, LOOP, MODEL, written
 from support.jax_trial import watched
 
 from tuner.child.jax.plans import CONVOLVES, EFFECTS, KEYS, SETTING
-from tuner.child.jax.several import BY_SCRIPT, CHECKED, KEPT, NOTHING, READ, UNLIKE
+from tuner.child.jax.several import BY_LIBRARY, BY_SCRIPT, CHECKED, KEPT, NOTHING, READ, UNLIKE
 
 HEAD = f"""
 import copy, pickle, threading
@@ -238,6 +239,7 @@ def test_batches_of_other_lengths_run_as_written(tmp_path: Path) -> None:
     ("text", "says"),
     [
         pytest.param("step = jax.jit(plain, donate_argnums=0)" + LOOP, BY_SCRIPT, id="donates"),
+        pytest.param(IN_A_LIBRARY + LOOP.replace("step(", "step(None, "), BY_LIBRARY, id="a library donates nothing"),
         pytest.param("jax.config.update('jax_debug_nans', True)" + LOOP, CHECKED, id="checked"),
         pytest.param(
             "step = jax.jit(lambda p, x, y, n: plain(p, x, y + 0 * n), static_argnums=3)\n"
@@ -261,8 +263,6 @@ def test_others_run_as_written(text: str, says: str, tmp_path: Path) -> None:
     try:
         together, alone, _, why = counted(text, tmp_path)
     finally:
-        import jax
-
         jax.config.update("jax_debug_nans", False)
     assert (together, alone) == (0, 0) and why == says
 
