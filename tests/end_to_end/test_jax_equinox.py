@@ -79,6 +79,7 @@ def test_its_scores_are_set_apart_as_those_of_jax(run_child: Run, write_script: 
     assert (ran.facts["unit"], ran.facts["steps"], ran.facts["samples"]) == ("samples", 80, 1600), ran.facts
     assert sum(block["flagged"] for block in ran.of("block")) >= 2
     assert any("was set apart as validation" in remark for remark in ran.facts["remarks"])
+    assert ran.facts["left_out"]["steps_per_call"] == "a library compiles the training step"
 
 
 def test_a_screen_sees_how_far_its_models_move(run_child: Run, write_script: Write) -> None:

@@ -34,7 +34,7 @@ IN_A_LIBRARY = """
 made = "step = jax.jit(lambda nothing, *given: plain(*given), donate_argnums=0)"
 exec(compile(made, np.__file__, "exec"))
 """
-"""As Equinox' ``filter_jit`` does it: the first argument is donated, and holds arrays only where the script wants that."""
+"""As Equinox' ``filter_jit`` does it: what the first argument holds is donated, which is nothing by default."""
 _END = "\nend = [np.array(leaf) for leaf in jax.tree_util.tree_leaves((params, kept, loss))]\n"
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from ..applied import Effect
+from ..call_sites import frames, is_library
 from ..patches import patch
 from ..session import Session
 from . import FRAMEWORK, deferred
@@ -91,7 +92,8 @@ class SeveralWatch:
         if not self.is_active:
             return watch
         donates = any(options.get(name) not in (None, (), []) for name in ("donate_argnums", "donate_argnames"))
-        made = _Waiting(self, watch, BY_SCRIPT if donates else "")
+        by_whom = BY_LIBRARY if is_library(next((name for name, _ in frames()), "")) else BY_SCRIPT
+        made = _Waiting(self, watch, by_whom if donates else "")  # what Equinox donates may be nothing
         self._functions.add(made)
         return made
 
@@ -216,14 +218,14 @@ class _Waiting:
 
     def stages(self, function: JittedFunction, execute: Call, args: Arguments, kwargs: Keywords) -> Any:
         """It is compiled ahead of its calls, which aren't seen: they may be given what others wait for."""
-        if self._why_not == BY_SCRIPT:
+        if self._why_not:
             self._several.settle()
             self._several.stops(UNSEEN)
         return self._watch.stages(function, execute, args, kwargs)
 
     def calls(self, function: JittedFunction, execute: Call, args: Arguments, kwargs: Keywords) -> Any:
         """A call."""
-        if self._why_not == BY_SCRIPT:
+        if self._why_not:
             self._several.settle()
         if self._calls <= MOST_CALLS and self._several.sees(function):
             execute = partial(self._call, function, execute)
