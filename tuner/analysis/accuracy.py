@@ -41,6 +41,7 @@ class AccuracyLimits:
     ``max_loss_increase`` is a share of the way that the training loss comes down as written; None leaves losses alone.
     ``min_sample_efficiency`` bounds what a config learns from each sample, as a share of what the script as written
     does; None leaves that alone, and so do losses that are left alone unless it holds by itself: ``efficiency_alone``.
+    ``same_steps``: whether a config takes the steps of the script as written; a larger effective batch takes others.
     ``max_metric_drop`` bounds metrics that are better when higher, ``max_metric_rise``
     those that are better when lower, as shares of their value; ``patterns`` gives the regular expression that finds a
     metric in what the script prints. ``samples`` is what each run of a screen trains on, None for as many as the
@@ -54,6 +55,7 @@ class AccuracyLimits:
     samples: int | None = None
     min_sample_efficiency: float | None = 0.9
     efficiency_alone: bool = False
+    same_steps: bool = True
 
     @property
     def any(self) -> bool:
@@ -67,8 +69,8 @@ class AccuracyLimits:
 
     @property
     def lets_course_decide(self) -> bool:
-        """Whether what keeps the course of the script as written passes; a larger effective batch takes other steps."""
-        return self.compares_losses and not self.efficiency_alone
+        """Whether what keeps the course of the script as written passes."""
+        return self.compares_losses and self.same_steps
 
     @property
     def least_efficiency(self) -> float | None:

@@ -17,7 +17,7 @@ import numpy as np
 from tuner.analysis.checks import Check, CheckKind, Pair
 from tuner.analysis.learning import Curve, curves_of, shows_loss
 from tuner.analysis.loss_checks import FEWEST_POINTS
-from tuner.analysis.movement import LEAST_MOVEMENT, Group, is_read, matched, paths_of
+from tuner.analysis.movement import LEAST_MOVEMENT, Group, fewest_looks, is_read, matched, paths_of
 from tuner.analysis.stats import Floats, Noninferiority
 from tuner.model import Outcome
 
@@ -36,12 +36,12 @@ def course_checks(pairs: Sequence[Pair]) -> tuple[Check, ...]:
 
     Both pass, or are inconclusive. None at all where the runs can't be compared so: no way was seen as written, or a
     loss with the config not at the same samples. The ways alone, of runs over the same samples, where no loss was seen
-    as written in any pair: of fewer than ``FEWEST_POINTS`` steps they say nothing, since Adam's first ones go about as
-    far whatever the gradient is.
+    as written in any pair: of fewer than ``FEWEST_POINTS`` steps, or calls of several, they say nothing, since Adam's
+    first ones go about as far whatever the gradient is. A config may take several in a call.
     """
     weights = _largest([_weights_apart(pair) for pair in pairs])
     if weights is not None and not any(shows_loss(pair.baseline) for pair in pairs):
-        return (_check(WEIGHTS, weights),) if all(_fewest_steps(pair) >= FEWEST_POINTS for pair in pairs) else ()
+        return (_check(WEIGHTS, weights),) if all(fewest_looks(p.baseline) >= FEWEST_POINTS for p in pairs) else ()
     losses = _largest([_losses_apart(pair) for pair in pairs])
     if losses is None or weights is None:
         return ()
@@ -85,12 +85,6 @@ def _weights_apart(pair: Pair) -> float | None:
         return None
     ways, others, counterparts = _ways(pair.baseline), _ways(pair.candidate), matched(written, own)
     return _largest([_ways_apart(ways[group], others.get(counterparts.get(group, group), ())) for group in written])
-
-
-def _fewest_steps(pair: Pair) -> int:
-    """In which a group of weights was seen to move as written; a config may take several in a call."""
-    measurement = pair.baseline.measurement
-    return min((change.steps for change in measurement.weights), default=0) if measurement is not None else 0
 
 
 def _ways(outcome: Outcome) -> dict[Group, tuple[Floats, ...]]:

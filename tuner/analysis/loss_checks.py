@@ -22,6 +22,7 @@ from tuner.analysis.learning import (
     sample_efficiencies,
     shows_loss,
 )
+from tuner.analysis.movement import fewest_looks
 from tuner.analysis.stats import Noninferiority
 from tuner.model import Outcome, Ratio
 
@@ -123,15 +124,22 @@ def why_untold(baselines: Sequence[Outcome], descent: Descent) -> str:
 def remedy(baselines: Sequence[Outcome], descent: Descent, samples: int) -> str:
     """What would decide an inconclusive screen over so many samples, for people."""
     metric = "a metric of the script's that becomes better (--max-metric-drop NAME=1%)"
-    is_seen = any(map(shows_loss, baselines))
-    if descent is Descent.MIXED or (descent is Descent.LEVEL and (not is_seen or _rises(baselines))):
+    if descent is Descent.MIXED or shows_never(baselines) or (descent is Descent.LEVEL and _rises(baselines)):
         return metric
     factor = 2.0
-    if descent is Descent.LEVEL:
+    if not any(map(shows_loss, baselines)):
+        factor = max(factor, 1.5 * FEWEST_POINTS / min(map(fewest_looks, baselines)))
+    elif descent is Descent.LEVEL:
         curves = [curve for outcome in baselines for curve in curves_of(outcome).values()]
         came = min((c.progress / abs(c.late) / LEARNED for c in curves if c.late), default=0.0)
         factor = min(max(1.5 / came, 4.0), 100.0) if came > 0 else 10.0
     return f"a longer screen (--screen-samples {_rounded(factor * samples)}) or {metric}"
+
+
+def shows_never(baselines: Sequence[Outcome]) -> bool:
+    """Whether no loss is seen as written, and no longer screen tells by the weights what this one doesn't."""
+    may_tell_by_weights = all(0 < fewest_looks(outcome) < FEWEST_POINTS for outcome in baselines)
+    return not may_tell_by_weights and not any(map(shows_loss, baselines))
 
 
 def _rises(baselines: Sequence[Outcome]) -> bool:

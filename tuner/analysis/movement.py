@@ -62,6 +62,14 @@ def paths_of(outcome: Outcome) -> dict[Group, float | None]:
     return paths
 
 
+def fewest_looks(outcome: Outcome) -> int:
+    """How often the group of weights that was looked at least was seen to have moved, after a step, or after a call of
+    several; 0 where one of them couldn't be read, or there is none.
+    """
+    changes = outcome.measurement.weights if outcome.measurement is not None else ()
+    return min((change.steps for change in changes), default=0)
+
+
 def matched(written: Mapping[Group, float | None], own: Mapping[Group, float | None]) -> dict[Group, Group]:
     """Group as written → that of the config: one of the same shapes; of the others each in its turn.
 

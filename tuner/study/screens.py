@@ -17,8 +17,8 @@ from tuner.analysis.accuracy import (
     untold,
 )
 from tuner.analysis.checks import Pair
-from tuner.analysis.learning import Descent, descent_of, shows_loss
-from tuner.analysis.loss_checks import sample_efficiency
+from tuner.analysis.learning import Descent, descent_of
+from tuner.analysis.loss_checks import sample_efficiency, shows_never
 from tuner.analysis.schedule import CONFIDENCE, opening_share
 from tuner.analysis.stats import Noninferiority
 from tuner.analysis.tiers import holds, rejected_part
@@ -44,7 +44,8 @@ def limits_of(study: StudyContext, candidate: Trial) -> AccuracyLimits:
     if study.space is None or not study.space.is_larger(candidate.config):
         return limits
     least = min(1.0, 1 / max(1.0, study.track.gain(candidate) or 1.0))
-    return replace(limits, max_loss_increase=None, min_sample_efficiency=least, efficiency_alone=True)
+    alone = replace(limits, max_loss_increase=None, min_sample_efficiency=least, efficiency_alone=True)
+    return replace(alone, same_steps=False)
 
 
 def lengths_of(study: StudyContext, candidate: Trial) -> tuple[int, ...]:
@@ -269,13 +270,13 @@ def _lacking_time(screened: Screened | None) -> Screened | None:
 
 def _longer_is_no_use(study: StudyContext, candidate: Trial, samples: int) -> bool:
     """Whether some losses come down and others don't, or none is seen, and nothing else is bounded: a longer screen
-    tells no more.
+    tells no more, but of weights that were looked at too seldom.
     """
     pairs = recorded_pairs(study, candidate, samples) or _as_written(study, candidate, samples)
     if limits_of(study, candidate).metrics or not pairs:
         return False
     baselines = [pair.baseline for pair in pairs]
-    return descent_of(baselines) is Descent.MIXED or not any(map(shows_loss, baselines))
+    return descent_of(baselines) is Descent.MIXED or shows_never(baselines)
 
 
 def _compared(study: StudyContext, candidate: Trial, samples: int) -> Screened | None:

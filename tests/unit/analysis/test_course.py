@@ -159,6 +159,8 @@ def test_where_no_loss_is_computed_the_weights_alone_tell() -> None:
 def test_of_few_steps_the_weights_alone_tell_nothing() -> None:
     assert course_checks(without_loss(1.0, written=FEWEST_POINTS)) != ()
     assert course_checks(without_loss(1.0, written=FEWEST_POINTS - 1)) == ()
+    few = judge(BASELINE, without_loss(1.0, written=3), LIMITS, 6400)
+    assert few.verdict is INCONCLUSIVE and "--screen-samples 26000" in few.would_decide, "a longer one has more"
 
 
 def test_a_loss_that_is_seen_in_one_pair_is_asked_for_in_each() -> None:
@@ -171,9 +173,18 @@ def test_a_loss_that_is_seen_in_one_pair_is_asked_for_in_each() -> None:
 
 def test_a_larger_effective_batch_keeps_no_course() -> None:
     """Small steps of plain SGD lead along the same way in half as many that are twice as long."""
-    limits = AccuracyLimits(max_loss_increase=None, min_sample_efficiency=0.5, efficiency_alone=True)
+    alone = AccuracyLimits(max_loss_increase=None, min_sample_efficiency=0.5, efficiency_alone=True)
+    limits = replace(alone, same_steps=False)
     assert not same_course(without_loss(1.0), limits)
     assert judge(BASELINE, without_loss(1.0), limits, 6400).verdict is INCONCLUSIVE
+
+
+def test_where_the_efficiency_alone_is_bounded_what_keeps_the_course_passes() -> None:
+    """``--max-loss-increase off --min-sample-efficiency 90%``, of a config that takes the same steps."""
+    limits = AccuracyLimits(max_loss_increase=None, min_sample_efficiency=0.9, efficiency_alone=True)
+    kept = three(lambda seed: run(level(seed, 1e-4), ways(seed, lambda tensor: 1.0001)))
+    assert judge(BASELINE, kept, limits, 6400).verdict is PASS
+    assert judge(BASELINE, without_loss(1.0001), limits, 6400).verdict is PASS
 
 
 def test_groups_are_matched_by_their_shapes_in_whichever_order_they_are_met() -> None:

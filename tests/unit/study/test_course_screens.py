@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 from collections.abc import Iterator, Sequence
@@ -116,6 +117,29 @@ def test_where_no_loss_is_computed_what_moves_the_weights_alike_is_proven(tmp_pa
     assert len({trial.samples for trial in screens_of(result)}) == 1
     left = next(one for one in result.screened if one.config.get("precision") == "bf16")
     assert "no training loss was seen" in left.reason and "screen-samples" not in left.would_decide
+
+
+class InCalls(Silent):
+    """It takes many steps in a call, and its weights are seen after each: in a longer screen often enough to tell."""
+
+    def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
+        """Three looks in a short screen, and twelve in one of four times as many samples."""
+        outcome = super().run(request, stop)
+        if outcome.measurement is None or request.seed is None:
+            return outcome
+        self.shortest = min(self.shortest, request.window.until_samples or 0.0)
+        looks = 3 if request.window.until_samples == self.shortest else 12
+        weights = tuple(replace(each, steps=looks) for each in outcome.measurement.weights)
+        return replace(outcome, measurement=replace(outcome.measurement, weights=weights))
+
+    shortest = math.inf
+
+
+def test_where_weights_were_looked_at_too_seldom_a_longer_screen_follows(tmp_path: Path) -> None:
+    result, _ = studied(tmp_path, InCalls(barely), budget_s=3000.0, accuracy=AccuracyLimits())
+    found = verdicts(result)
+    assert {told for config, told in found.items() if config.get("precision") == "fp16"} == {(PASS, 3)}
+    assert len({trial.samples for trial in screens_of(result)}) == 2
 
 
 def test_without_losses_and_weights_one_run_shows_that_no_screen_tells(tmp_path: Path) -> None:
