@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+
+import pytest
 
 from tuner.devices.cpu import cpu_device
 from tuner.devices.software import software
@@ -82,3 +85,32 @@ def test_each_rank_of_a_launcher_applies_the_profile(write_script: Callable[...,
     assert "proven in one process, and applied in each of 2: batch sizes" in said[1]
     assert said[2].startswith(f"autotune: applying {config_text(CONFIG)} (1.50x")
     assert said[3].startswith(f"autotune: after 8 steps in effect: {', '.join(CONFIG)}")
+
+
+WRITES = """
+    import os, sys
+    kept = open("weights.txt", "w")  # has the lowest number that is free
+    kept.write(f"{sys.stdin is None} {sys.stdout is None} {sys.stderr is None}")
+    kept.flush()
+"""
+
+
+@pytest.mark.parametrize(
+    ("redirected", "closed"),
+    [("2>&-", "False False True"), (">&-", "False True False"), ("<&- >&- 2>&-", "True True True"),
+     ("2>/dev/full", "False False False")],
+)  # fmt: skip
+def test_a_script_runs_with_streams_that_are_closed_or_full(
+    write_script: Callable[..., Path], tmp_path: Path, redirected: str, closed: str
+) -> None:
+    """It sees them as without autotune, and what autotune says gets into no file of its own."""
+    best, folder = profile(write_script(WRITES), tmp_path), tmp_path / "temporary"
+    folder.mkdir()
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" run --config "$1" --trust --device cpu -- {redirected}', BIN / "autotune", best],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(folder)},
+    )  # fmt: skip
+    assert done.returncode == 8, "it trains nothing"
+    assert (tmp_path / "weights.txt").read_text() == closed
+    assert done.stdout == "" and not [*folder.iterdir()]

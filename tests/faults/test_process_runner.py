@@ -374,7 +374,7 @@ def test_an_applied_run_replaces_the_process_and_keeps_its_streams(tmp_path: Pat
     child.write_text(
         "import json, os, sys\n"
         "path = os.environ['AUTOTUNE_REQUEST']\n"
-        "request = json.load(open(path)); os.unlink(path)\n"
+        "request = json.load(open(path))\n"
         "print(request['mode'], request['config'], os.getpid(), 'AUTOTUNE_RECORDS_FD' in os.environ)\n"
         "print(sys.stdin.read().upper()); sys.exit(7)\n"
     )

@@ -256,6 +256,8 @@ class AppliedRun:
         """Prints a line for people, once; of several ranks the first one speaks."""
         if text in self._said or os.environ.get("RANK", "0") != "0" or os.getpid() != self._pid:
             return
+        if sys.__stderr__ is None:  # it was closed: a file of the script's may have its number
+            return
         self._said.add(text)
         try:
             # In one write, past the script's own stream: it may be closed, or be written to in this very moment.

@@ -24,7 +24,7 @@ from . import arguments, files, hooks, patches, preloaded, preloading, python_fi
 from .rank_clock import RankTurns
 from .rank_session import RankSession
 from .recorder import Recorder
-from .records import ChildRequest, Exit, Hello, Mode, ScriptException
+from .records import ChildRequest, Exit, Hello, ScriptException
 from .session import Session, StopTrial
 from .temporary import remove_temporary_folders
 from .turns import TurnGiver, Turns
@@ -111,9 +111,9 @@ def _open_request() -> tuple[ChildRequest, Recorder]:
     except ValueError as error:
         print(f"autotune: a fault of its own: the request of this trial can't be read: {error}", file=sys.stderr)
         sys.exit(UNREADABLE)
-    if request.mode is Mode.APPLY:
-        os.unlink(path)
-    elif request.parent_pid is not None and wire.RANKS_ENV not in os.environ:  # a rank ends with what started it
+    if path.startswith(wire.DESCRIPTORS):
+        os.close(int(path.removeprefix(wire.DESCRIPTORS)))
+    if request.parent_pid is not None and wire.RANKS_ENV not in os.environ:  # a rank ends with what started it
         die_with(request.parent_pid)
     if descriptor is not None:
         os.set_inheritable(int(descriptor), False)

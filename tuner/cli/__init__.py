@@ -30,6 +30,8 @@ VERBS = {
     "devices": "tuner.cli.devices",
 }
 """Verb → the module that implements ``Verb``, imported only when it is used: ``run`` must start without a database."""
+_STANDARD_ERROR = 2
+"""The last of the numbers of standard streams."""
 BROKEN_PIPE = 141
 """What a shell reports for a program that died of SIGPIPE."""
 
@@ -47,6 +49,7 @@ class _Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit status."""
+    _open_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _dispatch(arguments)
@@ -68,6 +71,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: this is a bug in autotune {__version__} [internal]", file=sys.stderr)
         print("hint: please report it with the lines above", file=sys.stderr)
         return ExitCode.INTERNAL
+
+
+def _open_streams() -> None:
+    """Has standard streams that the caller closed lead nowhere: the next file that is opened would bear their numbers,
+    and get what is printed. A program that takes this one's place finds them closed, as it would without us.
+    """
+    if None not in (sys.stdin, sys.stdout, sys.stderr):
+        return
+    while (nowhere := os.open(os.devnull, os.O_RDWR)) <= _STANDARD_ERROR:
+        pass
+    sys.stdin, sys.stdout, sys.stderr = (
+        stream or os.fdopen(os.dup(nowhere), mode)
+        for stream, mode in ((sys.stdin, "r"), (sys.stdout, "w"), (sys.stderr, "w"))
+    )
+    os.close(nowhere)
 
 
 def build_parser(names: Iterable[str] | None = None) -> argparse.ArgumentParser:

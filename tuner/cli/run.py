@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from tuner.analysis.circumstances import HARDLY_MATTERS, Change, Circumstances, ProvenPart, changed
@@ -103,7 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
         lines = [f"{change}: {doubt}" for change in changes]
         lines += _remarks(profile, knowledge, device, shown=shown)
         for line in [*lines, f"{_says(profile, tier)} on {device_text(device)}"]:
-            print(f"autotune: {printable(line)}", file=sys.stderr)
+            with suppress(OSError):  # a log that is full keeps no script from training
+                print(f"autotune: {printable(line)}", file=sys.stderr)
     rendered = replace(script, argv=render(script.argv, knowledge.given(profile.config)))
     exec_applied(
         rendered, device, profile.config, knowledge, alone=ranks() == 1, shown=shown, strict=arguments.strict,

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -374,11 +373,20 @@ def exec_applied(
     Its exit status, signals and standard streams are then the caller's own, as under plain Python.
     """
     request = replace(applied_request(script, device, config, knowledge), strict=strict, any_devices=any_devices)
-    descriptor, path = tempfile.mkstemp(prefix="autotune-", suffix=".json")
-    with open(descriptor, "w", encoding="utf-8") as file:
-        file.write(wire.encode_request(request))
-    environment = {**os.environ, **device_environment(device, config, alone=alone, shown=shown), wire.REQUEST_ENV: path}
+    shown_device = device_environment(device, config, alone=alone, shown=shown)
+    environment = {**os.environ, **shown_device, wire.REQUEST_ENV: _in_memory(wire.encode_request(request))}
     environment.pop(wire.RECORDS_ENV, None)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # what it leads to is full: the script, too, is told so where it prints
+            stream.flush()
     os.execvpe(python, [python, str(child)], environment)
+
+
+def _in_memory(request: str) -> str:
+    """Where this process, and what takes its place, reads the request: in no folder, since all may be read-only or
+    full, and gone with the process.
+    """
+    descriptor = os.memfd_create("autotune-request", 0)
+    with open(descriptor, "w", encoding="utf-8", closefd=False) as file:
+        file.write(request)
+    return f"{wire.DESCRIPTORS}{descriptor}"
