@@ -1,9 +1,10 @@
-"""``autotune run`` as a launcher starts it: every rank gets the config, and what it trains stays one training."""
+"""``autotune run`` as a launcher or a shell starts it: every rank gets the config, and it ends as the script would."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -114,3 +115,20 @@ def test_a_script_runs_with_streams_that_are_closed_or_full(
     assert done.returncode == 8, "it trains nothing"
     assert (tmp_path / "weights.txt").read_text() == closed
     assert done.stdout == "" and not [*folder.iterdir()]
+
+
+def test_ctrl_c_ends_it_as_it_ends_the_script_alone(write_script: Callable[..., Path], tmp_path: Path) -> None:
+    """By the signal, behind its exit handlers: a loop of a shell's goes on after an exit status, whatever that is."""
+    script = write_script("""
+        import atexit, os, signal
+        atexit.register(print, "leaves")
+        os.kill(os.getpid(), signal.SIGINT)
+    """)
+    applied = [str(BIN / "autotune"), "run", "--config", str(profile(script, tmp_path)), "--trust", "--device", "cpu"]
+    plain, done = (
+        subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+        for words in ([sys.executable, str(script)], applied)
+    )
+    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout) == (-signal.SIGINT, "leaves\n")
+    shown = [line for line in done.stderr.splitlines(keepends=True) if not line.startswith("autotune: ")]
+    assert "".join(shown) == plain.stderr

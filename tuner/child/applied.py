@@ -61,13 +61,14 @@ Look = Callable[[], Mapping[str, Effect]]
 
 class AppliedRun:
     """Watches one applied run. ``failed``: under ``strict``, whether a knob was found to have no effect.
+    ``interrupted``: whether Ctrl-C has ended the script.
 
     A forked process shares one byte of memory with this one: whether a step was taken there. ``unwatched``: frameworks
     whose training isn't seen, by a fault of ours.
     """
 
     def __init__(self, request: ChildRequest, knobs: Knobs, instruments: Instruments) -> None:
-        self.failed = False
+        self.failed = self.interrupted = False
         self._instruments = instruments
         self.steps = 0
         self._request = request

@@ -65,7 +65,15 @@ def main() -> None:
         remove_temporary_folders()
         _flush()
         os._exit(current.exit_code)
+    if current.applied is not None and current.applied.interrupted:
+        # Python ends by the signal then, as it would without us: a shell's loop goes on after any exit status.
+        sys.excepthook = _says_nothing
+        raise KeyboardInterrupt
     sys.exit(code)
+
+
+def _says_nothing(*told: object) -> None:
+    """The script's own hook has told what was raised."""
 
 
 def install_hooks(current: Session) -> list[patches.Stage]:
@@ -225,6 +233,8 @@ def _report_exception(current: Session, error: BaseException) -> int:
     raised = ScriptException(type(error).__name__, str(error)[:2000], text[-20000:], with_ours=with_ours[-20000:])
     current.recorder.emit(raised)
     sys.excepthook(type(error), error, own)
+    if current.applied is not None:
+        current.applied.interrupted = isinstance(error, KeyboardInterrupt)
     return 130 if isinstance(error, KeyboardInterrupt) else 1
 
 
