@@ -309,6 +309,7 @@ def documents(content: bytes, place: str) -> list[dict[str, Any]]:
             raise ValueError("profiles is not a list of objects")
         if depth(profiles) > _DEEPEST:
             raise ValueError(f"nested deeper than {_DEEPEST}")
+        json.dumps(profiles, allow_nan=False)  # of numbers that JSON has not none could be written again
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ProfileError(
             f"{place} is not a best.json: {type(error).__name__}: {error}", hint="autotune study writes one"
@@ -370,10 +371,9 @@ def _profile(document: Mapping[str, Any]) -> Profile:
     environment = dict(document["environment"])
     if not all(isinstance(text, str) for text in environment.values()):
         raise ValueError("environment must map names to versions")
-    speedup, cores = document.get("speedup"), document.get("cores")
+    speedup, cores, ranks = document.get("speedup"), document.get("cores"), document.get("ranks", 1)
     if cores is not None and (type(cores) is not int or cores < 1):
         raise ValueError(f"cores is {cores!r}, not a number of cores")
-    ranks = document.get("ranks", 1)
     if type(ranks) is not int or ranks < 1:
         raise ValueError(f"ranks is {ranks!r}, not a number of processes")
     return Profile(

@@ -125,3 +125,12 @@ def test_a_file_that_is_nested_too_deeply_is_none(depth: int) -> None:
     for call in (PROFILE.check, read):
         with pytest.raises(ProfileError, match=r"^best\.json is not a best\.json: "):
             call(content, "best.json")
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_a_file_with_a_number_that_json_has_not_is_none(number: str) -> None:
+    """It can't be written again: a study met it at its end, beside its own entry, and lost its result."""
+    content = edited(speedup={"ratio": 1.5, "low": 1.25, "high": 777.0}).replace(b"777.0", number.encode())
+    for call in (PROFILE.check, read):
+        with pytest.raises(ProfileError, match=r"^best\.json is not a best\.json: "):
+            call(content, "best.json")
