@@ -110,6 +110,21 @@ def test_batches_that_validate_are_no_reason_why_those_of_training_stay(
     assert ("batch_size (the DataLoader that trained in the study isn't made any more)" in said) is bool(known)
 
 
+def test_where_no_loader_is_known_to_train_it_is_not_said_that_none_was_made(
+    begin: Begin, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A profile that knows none: of one that doesn't shuffle nothing shows that it trains."""
+    begin({"num_workers": 1}, mode="apply", as_written={"num_workers": 0})
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for (inputs,) in DataLoader(TensorDataset(torch.randn(168, 3)), batch_size=8):
+        optimizer.zero_grad()
+        model(inputs).mean().backward()
+        optimizer.step()
+    said = capfd.readouterr().err
+    assert "NOT in effect: num_workers (no DataLoader that is known to train, as one that shuffles, takes it)" in said
+
+
 @pytest.mark.parametrize("obeys", [True, False])
 def test_products_in_bf16_are_in_effect_where_the_processor_takes_them_so(
     begin: Begin, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, obeys: bool

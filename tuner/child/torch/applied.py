@@ -26,6 +26,7 @@ from .xla_options import KNOBS as XLA_KNOBS
 
 NO_LOADER = "no DataLoader was made"
 OTHER_LOADERS = "the DataLoader that trained in the study isn't made any more"
+UNKNOWN_LOADERS = "no DataLoader that is known to train, as one that shuffles, takes it"
 
 
 def watch(watches: TorchWatches) -> None:
@@ -146,7 +147,7 @@ class AppliedKnobs:
         refused = [loader.refused[knob] for loader in trains if knob in loader.refused]
         if changed or refused:
             return Effect(changed, refused[0] if refused else "")
-        return Effect(0, OTHER_LOADERS if loaders and known else NO_LOADER)
+        return Effect(0, NO_LOADER if not loaders else OTHER_LOADERS if known else UNKNOWN_LOADERS)
 
     def _precision(self) -> Effect:
         wanted = self.knobs.wanted("precision")
