@@ -133,7 +133,9 @@ CASES = (
     Wrong("run --config empty.json --device cpu train.py", "profile", "no profile for cpu", "autotune study"),
     Wrong("run --config hollow.json --device cpu train.py", "profile", "profiles[0]", "again"),
     Wrong("run --config other.json --device cpu train.py", "profile", "it has: cuda:0 (Imaginary GPU)", "autotune"),
-    Wrong("run --config other.json train.py --lr 1", "usage", "arguments: --lr 1", "run train.py -- --lr 1"),
+    Wrong("run --config other.json train.py --lr 1", "usage", "arguments: --lr 1",
+          "run --config other.json train.py -- --lr 1"),
+    Wrong("record train.py --lr 1 --out a g.gz", "usage", "arguments: --lr", "record --out a train.py -- --lr"),
     Wrong(
         "run --config other.json --device cuda:1", "usage", "WORLD_SIZE is 2: each rank takes the card",
         "write --device cuda;", environment={"WORLD_SIZE": "2"},

@@ -6,9 +6,10 @@ import argparse
 import difflib
 import importlib
 import os
+import shlex
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn, cast
 
 from tuner import __version__
@@ -131,7 +132,8 @@ def _unrecognized(parsed: argparse.Namespace, verb: Verb, unknown: Sequence[str]
     if script and is_interpreter(script):
         hint = f"{script} is the interpreter, not a script: autotune {parsed.verb} {' '.join(masked(unknown))}"
     elif verb.TAKES_SCRIPT_ARGUMENTS:
-        example = f"autotune {parsed.verb} {_named_script(script, unknown, ours)}"
+        words = ["autotune", parsed.verb, *_required(parsed)]
+        example = f"{shlex.join(words)} {_named_script(script, unknown, ours)}"
         hint = f"the script's own arguments go after --, as in: {example}"
     else:
         hint = f"see: autotune {parsed.verb} --help"
@@ -139,12 +141,24 @@ def _unrecognized(parsed: argparse.Namespace, verb: Verb, unknown: Sequence[str]
     return UsageError(f"unrecognized arguments: {shown}", hint=f"did you mean {meant}? {hint}" if meant else hint)
 
 
-def _meant(verb: str, unknown: str) -> str:
-    """The option of the verb that the argument resembles; "" where none does."""
+def _required(parsed: argparse.Namespace) -> list[str]:
+    """The options without which the verb isn't taken, as they were given."""
+    actions = _options(parsed.verb).values()
+    required = dict.fromkeys(action for action in actions if action.required)
+    return [word for each in required for word in (each.option_strings[-1], str(getattr(parsed, each.dest)))]
+
+
+def _options(verb: str) -> Mapping[str, argparse.Action]:
+    """The verb's options by their names."""
     verbs: Subparsers = _Parser().add_subparsers(parser_class=_Parser)
     _verb(verb).add_parser(verbs)
+    return verbs.choices[verb]._option_string_actions
+
+
+def _meant(verb: str, unknown: str) -> str:
+    """The option of the verb that the argument resembles; "" where none does."""
     name = unknown.partition("=")[0]
-    close = difflib.get_close_matches(name, verbs.choices[verb]._option_string_actions, n=1, cutoff=0.75)
+    close = difflib.get_close_matches(name, _options(verb), n=1, cutoff=0.75)
     return next(iter(close), "") if name.startswith("--") else ""
 
 
