@@ -132,3 +132,14 @@ def test_ctrl_c_ends_it_as_it_ends_the_script_alone(write_script: Callable[..., 
     assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout) == (-signal.SIGINT, "leaves\n")
     shown = [line for line in done.stderr.splitlines(keepends=True) if not line.startswith("autotune: ")]
     assert "".join(shown) == plain.stderr
+
+
+def test_what_is_said_gets_into_no_file_that_took_the_number_of_a_closed_stream(
+    write_script: Callable[..., Path], tmp_path: Path
+) -> None:
+    best = profile(write_script("import os\nos.close(2)\nkept = open('weights.txt', 'w')"), tmp_path)
+    done = subprocess.run(
+        [str(BIN / "autotune"), "run", "--config", str(best), "--trust", "--device", "cpu"],
+        capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert (done.returncode, (tmp_path / "weights.txt").read_text()) == (8, "")

@@ -257,12 +257,13 @@ class AppliedRun:
         """Prints a line for people, once; of several ranks the first one speaks."""
         if text in self._said or os.environ.get("RANK", "0") != "0" or os.getpid() != self._pid:
             return
-        if sys.__stderr__ is None:  # it was closed: a file of the script's may have its number
-            return
         self._said.add(text)
         try:
-            # In one write, past the script's own stream: it may be closed, or be written to in this very moment.
-            os.write(2, f"autotune: {text}\n".encode(errors="replace"))
+            # In one write, past the script's own stream: it may be closed, or be written to in this very moment. Where
+            # standard error itself was closed, a file of the script's may have its number: what Python opens isn't
+            # inherited by other programs, as standard error is, and what is put in its place by ``os.dup2``.
+            if sys.__stderr__ is not None and os.get_inheritable(2):
+                os.write(2, f"autotune: {text}\n".encode(errors="replace"))
         except OSError:
             pass  # nobody reads it any more
 
