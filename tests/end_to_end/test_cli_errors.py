@@ -211,6 +211,18 @@ def test_the_command_itself_says_and_returns_the_same(place: Path, wrong: Wrong)
     check(wrong, answer.returncode, answer.stdout, answer.stderr)
 
 
+@pytest.mark.parametrize("redirected", [">/dev/full", "2>/dev/full"])
+def test_what_cannot_be_printed_is_no_bug_of_autotune(place: Path, redirected: str) -> None:
+    """A disk that is full: of standard output it is said, and of standard error the exit status tells."""
+    words = f'"$0" {"devices --json" if redirected[0] == ">" else "trials gone"} {redirected}'
+    answer = subprocess.run(
+        ["sh", "-c", words, str(AUTOTUNE)], cwd=place, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert answer.returncode == errors.ExitCode.STORAGE, answer.stderr
+    said = "error: a disk is full: No space left on device [storage]\n" if redirected[0] == ">" else ""
+    assert answer.stderr.startswith(said) and "bug" not in answer.stderr
+
+
 def check(wrong: Wrong, code: int, output: str, errors_text: str) -> None:
     """One error line, at most one hint, nothing else."""
     assert output == ""

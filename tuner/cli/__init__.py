@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import importlib
 import os
 import shlex
 import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn, cast
 
 from tuner import __version__
 from tuner.cli.printable import printable
 from tuner.cli.script import is_interpreter
 from tuner.cli.verb import Subparsers, Verb
-from tuner.errors import AutotuneError, ExitCode, OwnFaultError, UsageError, UserScriptError
+from tuner.errors import AutotuneError, ExitCode, OwnFaultError, StorageError, UsageError, UserScriptError
 from tuner.masking import masked
 
 VERBS = {
@@ -31,6 +33,7 @@ VERBS = {
     "devices": "tuner.cli.devices",
 }
 """Verb → the module that implements ``Verb``, imported only when it is used: ``run`` must start without a database."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _STANDARD_ERROR = 2
 """The last of the numbers of standard streams."""
 BROKEN_PIPE = 141
@@ -67,7 +70,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except SystemExit:
         return BROKEN_PIPE  # rich exits on a broken pipe, after the same redirection
-    except Exception:
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            hint = "free some space, or have what is printed go elsewhere"
+            code = _report(StorageError(f"a disk is full: {error.strerror}", hint=hint))
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's own flush at exit
+            return code
         traceback.print_exc()
         print(f"error: this is a bug in autotune {__version__} [internal]", file=sys.stderr)
         print("hint: please report it with the lines above", file=sys.stderr)
@@ -211,10 +219,13 @@ def _joined(arguments: list[str]) -> list[str]:
 
 
 def _report(error: AutotuneError) -> int:
-    """Prints the error and its hint to standard error; gives the exit status."""
+    """Prints the error and its hint to standard error, as far as that takes them; gives the exit status."""
+    lines = [f"error: {printable(error.message, lines=True)} [{error.slug}]"]
     if isinstance(error, (UserScriptError, OwnFaultError)) and error.traceback_text:
-        print(error.traceback_text.rstrip("\n"), file=sys.stderr)
-    print(f"error: {printable(error.message, lines=True)} [{error.slug}]", file=sys.stderr)
+        lines.insert(0, error.traceback_text.rstrip("\n"))
     if error.hint:
-        print(f"hint: {printable(error.hint, lines=True)}", file=sys.stderr)
+        lines.append(f"hint: {printable(error.hint, lines=True)}")
+    with suppress(OSError):
+        for line in lines:
+            print(line, file=sys.stderr)
     return error.exit_code
