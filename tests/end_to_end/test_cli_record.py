@@ -46,6 +46,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     return found
 
 
+@pytest.mark.slow  # of a study: faults/test_study_faults.py
 def test_a_recording_that_is_killed_goes_on_and_repeats_nothing(recorded: Recorded) -> None:
     assert audit(recorded.folder, recorded.trials).different == []
     for trial in recorded.by_turns:

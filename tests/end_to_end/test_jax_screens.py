@@ -67,6 +67,7 @@ def run(write_script: Callable[..., Path], tmp_path: Path) -> Run:
     return once
 
 
+@pytest.mark.slow  # unit/child/test_jax_weights.py, unit/analysis/test_course.py
 def test_steps_that_run_together_keep_the_course_and_another_learning_rate_does_not(run: Run) -> None:
     """The labels are noise: the losses don't come down. The screen ends in the midst of what would run together."""
     written, own = run(), run(SEVERAL)

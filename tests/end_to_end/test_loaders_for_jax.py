@@ -81,6 +81,7 @@ def wait_share(ran: Any) -> float:
     return waited / float(sum(block["seconds"] for block in blocks))
 
 
+@pytest.mark.slow  # unit/child/test_feeds_of_jax.py
 def test_the_wait_for_a_data_loader_and_its_workers(run_child: Run, write_script: Write) -> None:
     """Workers are started anew beside JAX's threads, and the losses are the same to the last bit."""
     script = write_script(GUARDED)

@@ -46,7 +46,8 @@ NOTHING = "print('nothing to do')"
 
 
 @pytest.mark.parametrize(
-    ("config", "strict"), [({"threads": 1}, True), ({"batch_size": 4}, False)], ids=["in effect", "not in effect"]
+    ("config", "strict"), [pytest.param({"threads": 1}, True, marks=pytest.mark.slow), ({"batch_size": 4}, False)],
+    ids=["in effect", "not in effect"],
 )
 def test_a_script_that_only_evaluates_ends_with_a_status_of_its_own(
     write_script: Callable[..., Path], run_child: Callable[..., Any], config: dict[str, Any], strict: bool

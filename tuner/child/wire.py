@@ -19,9 +19,9 @@ from .records import RECORDS, ChildRequest, Note, Record
 VERSION = 1
 
 REQUEST_ENV = "AUTOTUNE_REQUEST"
+"""Environment variable: path of the request's JSON file."""
 DESCRIPTORS = "/proc/self/fd/"
 """A request that lies in memory is named by this and the number of its descriptor, which the child closes."""
-"""Environment variable: path of the request's JSON file."""
 
 RECORDS_ENV = "AUTOTUNE_RECORDS_FD"
 """Environment variable: number of the inherited descriptor that records are written to."""

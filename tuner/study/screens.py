@@ -44,8 +44,9 @@ def limits_of(study: StudyContext, candidate: Trial) -> AccuracyLimits:
     if study.space is None or not study.space.is_larger(candidate.config):
         return limits
     least = min(1.0, 1 / max(1.0, study.track.gain(candidate) or 1.0))
-    alone = replace(limits, max_loss_increase=None, min_sample_efficiency=least, efficiency_alone=True)
-    return replace(alone, same_steps=False)
+    return replace(
+        limits, max_loss_increase=None, min_sample_efficiency=least, efficiency_alone=True, same_steps=False
+    )
 
 
 def lengths_of(study: StudyContext, candidate: Trial) -> tuple[int, ...]:

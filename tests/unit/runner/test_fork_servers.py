@@ -85,7 +85,7 @@ def test_only_what_a_server_can_have_imported_for_is_forked(request_: TrialReque
     for field in (
         {"device": CARD, "ranks": 2}, {"ranks": 2, "config": {"threads": 2}}, {"plain": True},
         {"knowledge": Knowledge()}, {"config": {"threads": 2}},
-        {"knowledge": Knowledge(framework="jax")}, {"device": Device("tpu", 0, "chip", "", 0)},
+        {"knowledge": Knowledge(framework="another")}, {"device": Device("tpu", 0, "chip", "", 0)},
         {"device": CARD, "knowledge": KNOWN_OF_KERAS},
         {"script": replace(script, path="", module="package.train")}, {"script": Script("", ())},
     ):  # fmt: skip

@@ -37,11 +37,18 @@ def test_all_at_the_top_in_their_order_with_their_lines() -> None:
     [
         "os.environ['OMP_NUM_THREADS'] = '1'", "if True:\n    pass", "try:\n    import yaml\nexcept ImportError: pass",
         "import wandb", "import my_model", "from . import other", "from .other import x",
-        "from numpy import *", "import this", "x = 1", "import tuner", "import jax", "class A: pass", "'no docstring'",
+        "from numpy import *", "import this", "x = 1", "import tuner", "import optax", "class A: pass",
+        "'no docstring'",
     ],
 )  # fmt: skip
 def test_nothing_behind_what_may_matter(line: str) -> None:
     assert names(f"import os\n{line}\nimport torch\n") == ["os"]
+
+
+def test_of_a_script_of_jaxs_all_before_the_libraries_above_it() -> None:
+    """Optax has JAX compile a function as it is imported, by what a fresh process has replaced then."""
+    source = "from absl import app\nimport jax\nimport jax.numpy as jnp\nimport optax\nimport numpy\n"
+    assert names(source) == ["absl:app", "jax", "jax.numpy"]
 
 
 def test_of_a_line_what_stands_before() -> None:
