@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.forked import KNOWN_OF_KERAS, asked
+from support.forked import KNOWN_OF_JAX, KNOWN_OF_KERAS, asked
 
 from tuner.knowledge import Knowledge
 from tuner.model import Config, Device, Script
@@ -80,13 +80,13 @@ def ready(servers: ForkServers, request: TrialRequest, **environment: str) -> An
 def test_only_what_a_server_can_have_imported_for_is_forked(request_: TrialRequest) -> None:
     assert may_fork(request_) and may_fork(replace(request_, seed=3)) and may_fork(replace(request_, device=CARD))
     assert may_fork(replace(request_, knowledge=KNOWN_OF_KERAS, config=Config({"inter_op_threads": 2})))
-    assert may_fork(replace(request_, ranks=2))
+    assert may_fork(replace(request_, ranks=2)) and may_fork(replace(request_, knowledge=KNOWN_OF_JAX))
     script = request_.script
     for field in (
         {"device": CARD, "ranks": 2}, {"ranks": 2, "config": {"threads": 2}}, {"plain": True},
         {"knowledge": Knowledge()}, {"config": {"threads": 2}},
         {"knowledge": Knowledge(framework="another")}, {"device": Device("tpu", 0, "chip", "", 0)},
-        {"device": CARD, "knowledge": KNOWN_OF_KERAS},
+        {"device": CARD, "knowledge": KNOWN_OF_KERAS}, {"device": CARD, "knowledge": KNOWN_OF_JAX},
         {"script": replace(script, path="", module="package.train")}, {"script": Script("", ())},
     ):  # fmt: skip
         assert not may_fork(replace(request_, **field)), field
