@@ -121,6 +121,7 @@ def test_ctrl_c_ends_it_as_it_ends_the_script_alone(write_script: Callable[..., 
     """By the signal, behind its exit handlers: a loop of a shell's goes on after an exit status, whatever that is."""
     script = write_script("""
         import atexit, os, signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # what begins in a shell's background ignores it
         atexit.register(print, "leaves")
         os.kill(os.getpid(), signal.SIGINT)
     """)

@@ -17,6 +17,7 @@ from ..call_sites import line_stack
 from ..leader import Leader
 from ..session import Session
 from . import FRAMEWORK
+from .deferred import is_there
 from .devices import DeviceWatch
 from .functions import JittedFunction
 from .givers import look_at_givers
@@ -378,16 +379,16 @@ class StepWatch:
     def synchronize(self) -> None:
         """Waits for what the newest step gave, and what the newest calls of other functions did.
 
-        JAX gives the script its results before they are there.
+        JAX gives the script its results before they are there. Calls that wait for others count later, and go on.
         """
         newest = [leaf for leaf in self.leaves((self.result, self._due)) if still_there(leaf)]
-        self.jax.block_until_ready([*newest, *self.newest.alive()])
+        self.jax.block_until_ready(list(filter(is_there, (*newest, *self.newest.alive()))))
 
     def take_loss(self) -> tuple[float, str] | None:
-        """The loss of the step that is being counted, and where it is taken; None where none is seen."""
+        """The loss of the step that is being counted, and where it is taken; None where none is seen, or one waits."""
         value, site, devices = self.newest_loss()
         self.seen_loss = None
-        number = number_of(value, devices)
+        number = number_of(value, devices) if is_there(value) else None
         return (number, site) if number is not None else None
 
     def newest_loss(self) -> tuple[Any, str, int]:
