@@ -203,8 +203,8 @@ def own_bytes(pids: Iterable[int], forked_from: int | None = None, ranks: int = 
     A tree that was forked lacks what the server has of their common memory, where it has several processes; and pages
     of files that the server has touched aren't mapped in a fork that hasn't. All of these are added, but not to what
     the tree has started as a program of its own: that has mapped its files itself. Pages of files that both the server
-    and its fork have touched count twice, some 30 MiB with PyTorch on a CPU, 60 with TensorFlow or JAX and 90 with XLA,
-    rather too much than too little.
+    and its fork have touched count twice, some 30 to 90 MiB with PyTorch on a CPU, by how much of its libraries the
+    kernel maps at once, 60 with TensorFlow or JAX and 90 with XLA, rather too much than too little.
 
     Several ``ranks``, each a fork of the same server, would have loaded the memory that they share with it once each:
     the server has it once, and no more is counted than all of them have mapped.
