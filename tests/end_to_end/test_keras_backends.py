@@ -90,7 +90,8 @@ def test_each_side_of_the_loop_runs_by_itself(train: Callable[..., Any], side: s
     assert len(told["val_mae"]) == 4
 
 
-@pytest.mark.parametrize("first", ["", pytest.param("import jax; jax.devices(); ", marks=pytest.mark.slow)])
+@pytest.mark.slow  # of JAX alone: test_jax_child.py; that nothing is lost: differential/test_keras_run_to_the_end.py
+@pytest.mark.parametrize("first", ["", "import jax; jax.devices(); "])
 def test_knobs_of_jaxs_client_take_effect_below_keras_and_change_no_loss(
     first: str, write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:

@@ -243,7 +243,7 @@ def test_batches_of_other_lengths_run_as_written(tmp_path: Path) -> None:
         pytest.param("jax.config.update('jax_debug_nans', True)" + LOOP, CHECKED, id="checked"),
         pytest.param(
             "step = jax.jit(lambda p, x, y, n: plain(p, x, y + 0 * n), static_argnums=3)\n"
-            "for number, (x, y) in enumerate(batches()): params, loss = step(params, x, y, number)",
+            "for number, (x, y) in list(enumerate(batches()))[:12]: params, loss = step(params, x, y, number)",
             SETTING, id="setting",
         ),
         pytest.param("step = jax.jit(lambda p, x, y: (jax.debug.callback(kept.append, x.sum()), plain(p, x, y))[1])"
