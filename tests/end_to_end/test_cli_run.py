@@ -144,3 +144,30 @@ def test_what_is_said_gets_into_no_file_that_took_the_number_of_a_closed_stream(
         capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert (done.returncode, (tmp_path / "weights.txt").read_text()) == (8, "")
+
+
+REFUSED = """
+import ctypes, platform, struct
+NUMBER = {"x86_64": 319, "aarch64": 279}[platform.machine()]  # of memfd_create
+loads, compares, returns, permitted, fails = 0x20, 0x15, 0x06, 0x7FFF0000, 0x00050001
+lines = ((loads, 0, 0, 0), (compares, 0, 1, NUMBER), (returns, 0, 0, fails), (returns, 0, 0, permitted))
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in lines))
+given = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(lines), ctypes.addressof(code)))
+kernel = ctypes.CDLL(None, use_errno=True)
+assert kernel.prctl(38, 1, 0, 0, 0) == 0 and kernel.prctl(22, 2, given, 0, 0) == 0, ctypes.get_errno()
+"""
+"""A filter of system calls, as sandboxes have."""
+
+
+@pytest.mark.parametrize("cause", ["import os; del os.memfd_create", REFUSED], ids=["conda's Python", "a sandbox"])
+def test_it_starts_where_python_or_the_kernel_gives_no_file_in_memory(
+    write_script: Callable[..., Path], tmp_path: Path, cause: str
+) -> None:
+    """Pythons that were built with an older C library, as conda's and uv's, lack the function."""
+    best = profile(write_script("print('runs')"), tmp_path)
+    command = f"{cause}\nimport sys\nfrom tuner.cli import main\nsys.exit(main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", command, "run", "--config", str(best), "--trust", "--device", "cpu"],
+        capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (8, "runs\n"), done.stderr

@@ -24,6 +24,7 @@ from tuner.model import Config, Device, Script
 from tuner.runner import guard
 from tuner.runner.fork_server import ForkedGuard
 from tuner.runner.fork_servers import ForkServers, Launch
+from tuner.runner.memory_file import memory_file
 from tuner.runner.plain import sitecustomize
 from tuner.runner.rank_launch import by_starter, forked_ranks, of_all_ranks, shared_by
 from tuner.runner.request import TrialRequest
@@ -383,10 +384,9 @@ def exec_applied(
 
 
 def _in_memory(request: str) -> str:
-    """Where this process, and what takes its place, reads the request: in no folder, since all may be read-only or
-    full, and gone with the process.
-    """
-    descriptor = os.memfd_create("autotune-request", 0)
+    """Where this process, and what takes its place, reads the request."""
+    descriptor = memory_file("autotune-request")
     with open(descriptor, "w", encoding="utf-8", closefd=False) as file:
         file.write(request)
+    os.set_inheritable(descriptor, True)
     return f"{wire.DESCRIPTORS}{descriptor}"

@@ -11,6 +11,7 @@ from pathlib import Path
 from tuner.child import unison
 from tuner.runner import rank_starter
 from tuner.runner.fork_server import ForkedRank
+from tuner.runner.memory_file import memory_file
 from tuner.runner.request import TrialRequest
 from tuner.storage.folder import RANK_LOG
 
@@ -20,7 +21,7 @@ _ANY_PORT = 0
 
 def shared_by(ranks: int, stack: contextlib.ExitStack) -> int:
     """What the ranks of a trial share, as an open file."""
-    descriptor = os.memfd_create("autotune-ranks")
+    descriptor = memory_file("autotune-ranks")
     stack.callback(os.close, descriptor)
     os.ftruncate(descriptor, unison.bytes_for(ranks))
     return descriptor
