@@ -117,20 +117,29 @@ def test_a_script_runs_with_streams_that_are_closed_or_full(
     assert done.stdout == "" and not [*folder.iterdir()]
 
 
-def test_ctrl_c_ends_it_as_it_ends_the_script_alone(write_script: Callable[..., Path], tmp_path: Path) -> None:
+INTERRUPTED = """
+    import atexit, os, signal, sys
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what begins in a shell's background ignores it
+    atexit.register(lambda: print("leaves by", sys.excepthook is sys.__excepthook__))
+    class Stopped(KeyboardInterrupt):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("ends", "status"), [("os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT), ("raise Stopped", 1)]
+)
+def test_ctrl_c_ends_it_as_it_ends_the_script_alone(
+    write_script: Callable[..., Path], tmp_path: Path, ends: str, status: int
+) -> None:
     """By the signal, behind its exit handlers: a loop of a shell's goes on after an exit status, whatever that is."""
-    script = write_script("""
-        import atexit, os, signal
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # what begins in a shell's background ignores it
-        atexit.register(print, "leaves")
-        os.kill(os.getpid(), signal.SIGINT)
-    """)
+    script = write_script(f"{INTERRUPTED}    {ends}\n")
     applied = [str(BIN / "autotune"), "run", "--config", str(profile(script, tmp_path)), "--trust", "--device", "cpu"]
     plain, done = (
         subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
         for words in ([sys.executable, str(script)], applied)
     )
-    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout) == (-signal.SIGINT, "leaves\n")
+    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout) == (status, "leaves by True\n")
     shown = [line for line in done.stderr.splitlines(keepends=True) if not line.startswith("autotune: ")]
     assert "".join(shown) == plain.stderr
 

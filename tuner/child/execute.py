@@ -67,13 +67,19 @@ def main() -> None:
         os._exit(current.exit_code)
     if current.applied is not None and current.applied.interrupted:
         # Python ends by the signal then, as it would without us: a shell's loop goes on after any exit status.
-        sys.excepthook = _says_nothing
+        _tell_nothing_more()
         raise KeyboardInterrupt
     sys.exit(code)
 
 
-def _says_nothing(*told: object) -> None:
-    """The script's own hook has told what was raised."""
+def _tell_nothing_more() -> None:
+    """Of what is raised next: the script's own hook has told it, and is what exit handlers find again."""
+    own = sys.excepthook
+
+    def says_nothing(*raised: object) -> None:
+        sys.excepthook = own
+
+    sys.excepthook = says_nothing
 
 
 def install_hooks(current: Session) -> list[patches.Stage]:
@@ -233,9 +239,10 @@ def _report_exception(current: Session, error: BaseException) -> int:
     raised = ScriptException(type(error).__name__, str(error)[:2000], text[-20000:], with_ours=with_ours[-20000:])
     current.recorder.emit(raised)
     sys.excepthook(type(error), error, own)
+    interrupted = type(error) is KeyboardInterrupt  # a kind of it is an error like others to Python
     if current.applied is not None:
-        current.applied.interrupted = isinstance(error, KeyboardInterrupt)
-    return 130 if isinstance(error, KeyboardInterrupt) else 1
+        current.applied.interrupted = interrupted
+    return 130 if interrupted else 1
 
 
 def _with_our_frames(error: BaseException) -> str:
