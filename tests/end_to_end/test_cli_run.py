@@ -144,6 +144,18 @@ def test_ctrl_c_ends_it_as_it_ends_the_script_alone(
     assert "".join(shown) == plain.stderr
 
 
+@pytest.mark.parametrize("redirected", ["", "2>/dev/full"])
+def test_so_does_ctrl_c_before_the_script_begins(tmp_path: Path, redirected: str) -> None:
+    best = tmp_path / "best.json"
+    os.mkfifo(best)
+    command = f'exec "$0" run --config "$1" --device cpu train.py {redirected}'
+    started = subprocess.Popen(["sh", "-c", command, BIN / "autotune", best], stderr=subprocess.PIPE, text=True)
+    with best.open("w"):  # once it reads there
+        started.send_signal(signal.SIGINT)
+        _, told = started.communicate(timeout=60)
+    assert (started.returncode, told) == (-signal.SIGINT, "" if redirected else "interrupted\n")
+
+
 def test_what_is_said_gets_into_no_file_that_took_the_number_of_a_closed_stream(
     write_script: Callable[..., Path], tmp_path: Path
 ) -> None:

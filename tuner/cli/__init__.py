@@ -52,7 +52,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns the exit status."""
+    """Runs the command line and returns the exit status. Raises ``KeyboardInterrupt``, which has been told."""
     _open_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -62,8 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AutotuneError as error:
         return _report(error)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return ExitCode.INTERRUPTED
+        with suppress(OSError):
+            print("interrupted", file=sys.stderr)
+        sys.excepthook = _tells_nothing
+        raise  # Python ends by the signal then: a shell's loop goes on after any exit status
     except BrokenPipeError:
         # Whoever read our output has enough of it; the interpreter's own flush at exit must not complain either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -80,6 +82,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: this is a bug in autotune {__version__} [internal]", file=sys.stderr)
         print("hint: please report it with the lines above", file=sys.stderr)
         return ExitCode.INTERNAL
+
+
+def _tells_nothing(*raised: object) -> None:
+    """What was raised has been told."""
 
 
 def _open_streams() -> None:
