@@ -138,7 +138,7 @@ def remedy(baselines: Sequence[Outcome], descent: Descent, samples: int) -> str:
 
 def shows_never(baselines: Sequence[Outcome]) -> bool:
     """Whether no loss is seen as written, and no longer screen tells by the weights what this one doesn't."""
-    may_tell_by_weights = all(0 < fewest_looks(outcome) < FEWEST_POINTS for outcome in baselines)
+    may_tell_by_weights = 0 < min(map(fewest_looks, baselines), default=0) < FEWEST_POINTS
     return not may_tell_by_weights and not any(map(shows_loss, baselines))
 
 

@@ -172,6 +172,9 @@ def test_of_few_steps_the_weights_alone_tell_nothing() -> None:
     assert course_checks(without_loss(1.0, written=FEWEST_POINTS - 1)) == ()
     few = judge(BASELINE, without_loss(1.0, written=3), LIMITS, 6400)
     assert few.verdict is INCONCLUSIVE and "--screen-samples 26000" in few.would_decide, "a longer one has more"
+    uneven = [*without_loss(1.0, written=FEWEST_POINTS)[1:], *without_loss(1.0, written=FEWEST_POINTS - 1)[:1]]
+    few = judge(BASELINE, uneven, LIMITS, 6400)
+    assert few.verdict is INCONCLUSIVE and "--screen-samples 13000" in few.would_decide, "of one seed alone, too"
 
 
 def test_a_loss_that_is_seen_in_one_pair_is_asked_for_in_each() -> None:
