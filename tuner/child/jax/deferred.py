@@ -33,6 +33,10 @@ class Source(Protocol):
         """Whether that costs nothing any more."""
         ...
 
+    def goes_on_from(self) -> Sequence[Any]:
+        """Some of what its results are computed from, as long as they wait: arrays of calls that ran before."""
+        ...
+
 
 class Deferred:
     """``aval``: JAX's own word for shape and element type; the ``number``-th result of ``source``.
@@ -110,6 +114,16 @@ def is_there(leaf: Any) -> bool:
     """Whether what it stands for, if it stands for anything, was computed, or is on its way."""
     source = leaf._source if isinstance(leaf, Deferred) else None
     return source is None or source[0].has(source[1])
+
+
+def under_way(leaf: Any) -> Sequence[Any]:
+    """The array that a leaf stands for; where it waits for further calls, arrays that these go on from. Has nothing
+    computed.
+    """
+    source = leaf._source if isinstance(leaf, Deferred) else None
+    if source is None or source[0].has(source[1]):
+        return (real(leaf),)
+    return source[0].goes_on_from()
 
 
 def stand_in(aval: Any, source: Source, number: int) -> Deferred:

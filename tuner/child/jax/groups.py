@@ -22,7 +22,8 @@ GUARD = threading.RLock()
 class Group:
     """Calls that wait to run together, from the state on that the first one is given among its ``leaves``.
 
-    ``given``: those of its leaves that each of them has to be given; some may be stand-ins.
+    ``given``: those of its leaves that each of them has to be given; some may be stand-ins. ``state``: what goes round,
+    as the first one is given it.
     """
 
     def __init__(self, plan: Plan, leaves: Sequence[Any], counted: Counted) -> None:
@@ -31,7 +32,7 @@ class Group:
         self.given = [leaves[number] for number in plan.same]
         self._same = plan.same_of(leaves)
         self.is_ended = False
-        self._state, self._counted = plan.state_of(leaves), counted
+        self.state, self._counted = plan.state_of(leaves), counted
         self._hosts = [
             sys.modules["numpy"].empty((plan.size, *shape), dtype) for shape, _, dtype in plan.hosts.values()
         ]
@@ -92,7 +93,7 @@ class Group:
     def _runs_all(self) -> bool:
         plan = self.plan
         try:
-            last, others = plan.run_all(self._state, self._same, self._hosts, self._apart)
+            last, others = plan.run_all(self.state, self._same, self._hosts, self._apart)
         except Exception as error:  # one by one they may fit
             self._counted.failed = f"{type(error).__name__}: {error}"
             return False
@@ -102,7 +103,7 @@ class Group:
         return True
 
     def _run_each(self) -> None:
-        state = self._state
+        state = self.state
         for number, (results, told) in enumerate(self._waiting):
             state, others = self._run(number, state)
             results.are(zip(self.plan.results, state, strict=True))
@@ -115,7 +116,7 @@ class Group:
     def state_behind(self, number: int) -> dict[int, Any]:
         """What goes round, behind a call within a group that has run: by running those up to it again."""
         self._counted.again += 1
-        state = self._state
+        state = self.state
         for each in range(number + 1):
             state = self._run(each, state)[0]
         return dict(zip(self.plan.results, state, strict=True))
@@ -166,3 +167,9 @@ class _Results:
     def has(self, number: int) -> bool:
         """Whether it is computed, or on its way."""
         return number in self._values
+
+    def goes_on_from(self) -> Sequence[Any]:
+        """An array at each end of the state that its group began with: those of one call are done together."""
+        group = self._group
+        state = [] if group is None else [group.state[0], group.state[-1]]
+        return [array for array in state if not array.is_deleted()]

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..sources import Reader
-from .deferred import is_there, real
+from .deferred import under_way
 
 Wait = Callable[[Any], object]
 """Waits for arrays."""
@@ -38,8 +38,10 @@ class Lead(Reader):
         self._asked: queue.SimpleQueue[tuple[list[Any], _Stamp]] | None = None
 
     def fetch_begins(self) -> None:
-        """Notes what the device is still to do; calls that wait for further ones go on waiting."""
-        given = [real(array) for array in self._newest() if is_there(array)]
+        """Notes what the device is still to do. Calls that wait for further ones go on waiting: those before them are
+        what it may be busy with.
+        """
+        given = [array for newest in self._newest() for array in under_way(newest)]
         behind = [array for array in given if hasattr(array, "is_ready") and not array.is_ready()]
         self._stamp = _Stamp() if behind else None
         if self._stamp is None:
