@@ -124,3 +124,18 @@ for number, (x, y) in batches():
     params, loss = step(params, x, y, np.float32(number % 4))
 """
     assert trial_of(text, tmp_path).evidence("steps_per_call") == ("not applicable", SETTING)
+
+
+def test_a_read_among_steps_that_wait_keeps_no_later_ones_apart(tmp_path: Path) -> None:
+    """The steps that it had run are counted with the next call, and that waits: a block that ended with them had that
+    one run alone, to be counted with the call behind it, and so on.
+    """
+    text = """
+for number, (x, y) in batches():
+    params, loss = step(params, number, x, y)
+    if number % 30 == 5:
+        kept.append(float(loss))
+"""
+    trial = trial_of(text, tmp_path)
+    assert trial.adapter._several.counted.together >= 72, trial.adapter._several.counted
+    assert trial.evidence("steps_per_call") == ("verified", "")

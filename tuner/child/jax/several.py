@@ -18,7 +18,7 @@ from ..call_sites import frames, is_library
 from ..patches import patch
 from ..session import Session
 from . import FRAMEWORK, deferred
-from .deferred import Deferred, real
+from .deferred import Deferred, real, under_way
 from .functions import CallWatch, JittedFunction
 from .groups import GUARD, Counted, Group
 from .plans import Given, Jax, Plan, UnfitError
@@ -110,7 +110,11 @@ class SeveralWatch:
             self._untold -= run
             self.steps.weights.catch_up()
             self._screened.run()
-            self.session.step(FRAMEWORK, run)
+            self.steps.awaited = _under_way  # where a block ends with these, those that wait belong to the next one
+            try:
+                self.session.step(FRAMEWORK, run)
+            finally:
+                self.steps.awaited = list
 
     def sees(self, function: JittedFunction) -> bool:
         """Whether a call of it may wait, or is looked at, which has to be the outermost one."""
@@ -189,6 +193,10 @@ class SeveralWatch:
     def effects(self) -> dict[str, Effect]:
         """For ``autotune run``."""
         return {KNOB: Effect(int(self._are_together), "" if self._are_together else self._why_none)}
+
+
+def _under_way(leaves: list[Any]) -> list[Any]:
+    return [array for leaf in leaves for array in under_way(leaf)]
 
 
 class _Waiting:

@@ -79,6 +79,7 @@ class StepWatch:
         self._training: list[JittedFunction] = []
         self.newest = Newest()
         self.tells: Callable[[int], None] = lambda count: session.step(FRAMEWORK, count)
+        self.awaited: Callable[[list[Any]], list[Any]] = list
 
     @property
     def stands_aside(self) -> bool:
@@ -382,10 +383,10 @@ class StepWatch:
         JAX gives the script its results before they are there. Calls that wait for others count later, and go on.
         """
         newest = [leaf for leaf in self.leaves((self.result, self._due)) if still_there(leaf)]
-        self.jax.block_until_ready(list(filter(is_there, (*newest, *self.newest.alive()))))
+        self.jax.block_until_ready(self.awaited([*newest, *self.newest.alive()]))
 
     def take_loss(self) -> tuple[float, str] | None:
-        """The loss of the step that is being counted, and where it is taken; None where none is seen, or one waits."""
+        """The loss of the step that is being counted, and where it is taken; None where none is seen, or it waits."""
         value, site, devices = self.newest_loss()
         self.seen_loss = None
         number = number_of(value, devices) if is_there(value) else None
