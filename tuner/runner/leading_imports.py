@@ -20,6 +20,8 @@ OpenBLAS's, of NumPy, SciPy and OpenCV, which puts them away at a fork. Others a
 the environment that differ from trial to trial, and of a library that nobody tried no one knows what it keeps of a
 function that is to be replaced. Optax has JAX compile one as it is imported, by what a fresh process has replaced then.
 """
+_MAKES_OTHERS = "jax.experimental.sparse"
+"""It makes methods of functions that hooks replace, as it is imported: a fork would have those of the originals."""
 _WITH_EFFECTS = frozenset({"antigravity", "this", "__main__", "idlelib", "turtledemo"})
 
 
@@ -66,7 +68,9 @@ def imports_only_what_is_known(source: str, own: Collection[str]) -> bool:
 
 
 def _may_be_loaded(name: str, taken: Iterable[str]) -> bool:
-    return _is_known(name) and "*" not in taken
+    modules = name, *(f"{name}.{each}" for each in taken)
+    makes_others = any(f"{module}.".startswith(f"{_MAKES_OTHERS}.") for module in modules)
+    return _is_known(name) and "*" not in taken and not makes_others
 
 
 def _is_known(name: str) -> bool:

@@ -58,3 +58,11 @@ def test_of_a_line_what_stands_before() -> None:
 @pytest.mark.parametrize("source", ["", "import os\nthis is no Python", "import os\0"])
 def test_of_what_is_no_python_nothing(source: str) -> None:
     assert names(source) == []
+
+
+@pytest.mark.parametrize(
+    "line", ["from jax.experimental import mesh_utils, sparse", "from jax.experimental.sparse import BCOO"]
+)
+def test_not_what_makes_other_functions_of_replaced_ones(line: str) -> None:
+    """Sparse arrays of JAX's are multiplied by what is made of ``jnp.matmul`` as they are imported."""
+    assert names(f"import jax\n{line}\nimport numpy\n") == ["jax"]
