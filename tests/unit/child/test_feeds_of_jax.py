@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -13,6 +14,7 @@ import pytest
 import torch
 from support.in_process import ENDLESS
 from support.jax_here import jax
+from support.jax_regression import MODEL, written
 from support.jax_trial import Trial, batches, descend, loss_of, watched, weights
 
 from tuner.child.jax.lead import Lead
@@ -225,6 +227,32 @@ def test_a_device_that_is_busy_meanwhile_waits_for_nothing(steps: int) -> None:
         trial.end()
         waited = sum(block["wait_s"] - block["start_s"] for block in trial.log.of("block"))
         assert waited < 0.3 * 40 * 6 * ITEM_S
+
+
+DONATED = f"""
+ROWS, loss = 240, None
+{MODEL}
+from {__name__} import ITEM_S, loader_of
+@jax.jit
+def step(params, x, y):
+    gradients = jax.grad(loss_of)(params, x, y)
+    rest = jax.lax.fori_loop(0, 60, lambda number, a: jnp.tanh(a @ a), jnp.full((300, 300), gradients["b"][0]))
+    return jax.tree.map(lambda p, g: p - 0.01 * g + 0.0 * rest.sum(), params, gradients)
+for _ in range(2):
+    for x, y in loader_of(ITEM_S, 6):
+        params = step(params, x, y)
+"""
+
+
+def test_a_device_is_seen_to_be_busy_where_all_that_its_step_gives_is_donated(tmp_path: Path) -> None:
+    """Nothing may hold that until it is there: that it isn't yet when the batch has come is seen all the same."""
+    given: dict[str, Any] = {"config": {"donation": True}, "knowledge": {"framework": "jax", "unit": "samples"}}
+    for trial in fed(window={**ENDLESS, "block_s": 60.0}, **given):
+        written(DONATED, tmp_path)()
+        trial.end()
+        assert trial.evidence("donation") == ("verified", "")
+        waited = sum(block["wait_s"] - block["start_s"] for block in trial.log.of("block"))
+        assert waited < 0.5 * 20 * 6 * ITEM_S
 
 
 ITEM_S = 0.0005

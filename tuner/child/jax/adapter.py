@@ -102,8 +102,9 @@ class JaxAdapter(Adapter):
             self.steps.tracing.count = lambda: self.compiling.traces
             self.compiling.compiled = self.steps.tracing.compiled
             session.exit_listeners.append(self)
-            newest = self._donation.lasting if self._donation.is_turned else self.steps.newest.alive
-            session.feeds.lead = Lead(newest, jax.block_until_ready)
+            donation, newest, wait = self._donation, self.steps.newest.alive, jax.block_until_ready
+            lead = Lead(donation.lasting, wait, newest) if donation.is_turned else Lead(newest, wait)
+            session.feeds.lead = lead
         if session.applied is not None:
             session.applied.attend(self._effects)
             session.applied.counts_devices(self.steps.devices.trained_on)

@@ -27,12 +27,17 @@ class _Stamp:
 
 
 class Lead(Reader):
-    """``newest``: arrays of the newest results. Of the thread that trains; another one waits for the device beside."""
+    """``newest``: arrays of the newest results. Of the thread that trains; another one waits for the device beside.
+
+    ``donated``: newest results that it mustn't hold. They tell only whether the device is busy yet when a batch comes.
+    """
 
     is_there = True
 
-    def __init__(self, newest: Callable[[], Iterable[Any]], wait: Wait) -> None:
-        self._newest = newest
+    def __init__(
+        self, newest: Callable[[], Iterable[Any]], wait: Wait, donated: Callable[[], Iterable[Any]] = tuple
+    ) -> None:  # fmt: skip
+        self._newest, self._donated = newest, donated
         self._wait = wait
         self._stamp: _Stamp | None = None
         self._asked: queue.SimpleQueue[tuple[list[Any], _Stamp]] | None = None
@@ -41,8 +46,7 @@ class Lead(Reader):
         """Notes what the device is still to do. Calls that wait for further ones go on waiting: those before them are
         what it may be busy with.
         """
-        given = [array for newest in self._newest() for array in under_way(newest)]
-        behind = [array for array in given if hasattr(array, "is_ready") and not array.is_ready()]
+        behind = _not_ready(self._newest())
         self._stamp = _Stamp() if behind else None
         if self._stamp is None:
             return
@@ -55,8 +59,13 @@ class Lead(Reader):
         """Of the wait that ends now."""
         stamp, self._stamp = self._stamp, None
         if stamp is None:
-            return wait_s
+            return 0.0 if _not_ready(self._donated()) else wait_s
         return 0.0 if stamp.done_s is None else min(wait_s, max(0.0, time.perf_counter() - stamp.done_s))
+
+
+def _not_ready(results: Iterable[Any]) -> list[Any]:
+    arrays = [array for result in results for array in under_way(result)]
+    return [array for array in arrays if hasattr(array, "is_ready") and not array.is_ready()]
 
 
 def _watch(asked: queue.SimpleQueue[tuple[list[Any], _Stamp]], wait: Wait) -> None:
