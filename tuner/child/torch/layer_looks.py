@@ -111,6 +111,13 @@ class Convolutions:
             self.seen = convolves(self._torch, module)
 
 
+def is_built(torch: ModuleType, module: Any) -> bool:
+    """Whether all that it holds has its sizes. A lazy layer takes them from its first batch: until then PyTorch raises
+    an error where anything else is asked of it.
+    """
+    return not any(map(torch.nn.parameter.is_lazy, (*module.parameters(), *module.buffers())))
+
+
 def lay_channels_last(torch: ModuleType, module: Any) -> None:
     """Lays what has four dimensions of the module so. ``Module.to`` raises an error where something has five."""
     for tensor in (*module.parameters(), *module.buffers()):

@@ -33,7 +33,7 @@ from .compiling import (
     with_compiled_blocks,
 )
 from .kept_calls import KeptCalls
-from .layer_looks import Convolutions, LayerLook, is_channels_last, lay_channels_last
+from .layer_looks import Convolutions, LayerLook, is_built, is_channels_last, lay_channels_last
 from .outputs import with_clones, with_tensors
 from .own_compile import KNOB as OWN_MODE
 from .own_compile import OwnCompile
@@ -334,7 +334,7 @@ class ModuleWatch:
         torch = self.torch
         parameters = list(module.parameters())
         convolutions = [m for m in module.modules() if isinstance(m, torch.nn.Conv2d)]
-        trains = any(p.requires_grad for p in parameters)
+        trains = any(p.requires_grad for p in parameters) and is_built(torch, module)
         earlier = self.roots.get(module)
         root = self.roots[module] = Root(trains, bool(convolutions), looks=1 if earlier is None else earlier.looks + 1)
         self.convolutions.meets(module)  # in a frozen part of the loss, too

@@ -75,3 +75,19 @@ def test_a_frozen_model_is_looked_through_a_few_times_only(
     _steps(torch.optim.SGD(model.parameters(), lr=0.01), lambda: model(frozen(X)).square().mean(), steps=50)
     trial.end()
     assert len(looks) < 20
+
+
+@pytest.mark.parametrize("config", [{}, {"channels_last": True}, {"precision": "bf16"}], ids=str)
+@pytest.mark.parametrize("norm", [nn.Identity, nn.LazyBatchNorm2d, lambda: nn.LazyBatchNorm2d(affine=False)])
+def test_parameters_that_take_their_sizes_from_a_batch_are_none_yet(
+    begin: Callable[..., Any], config: dict[str, Any], norm: Callable[[], Any]
+) -> None:
+    """PyTorch raises an error where anything is asked of them: the script ended with that in its first call."""
+    trial, images = begin(config), torch.randn(4, 3, 8, 8)
+    model = nn.Sequential(nn.LazyConv2d(4, 3), norm(), nn.Conv2d(4, 4, 1), nn.Flatten(), nn.LazyLinear(1))
+    model(images)
+    _steps(torch.optim.SGD(model.parameters(), lr=0.01), lambda: model(images).square().mean(), steps=6)
+    left_out = trial.end()["left_out"]
+    assert not left_out.keys() & {"precision", "compile", "channels_last", "cudnn_benchmark"}
+    for knob in config:
+        assert trial.evidence(knob)[0] == "verified", trial.evidence(knob)
