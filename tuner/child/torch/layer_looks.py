@@ -119,15 +119,19 @@ def is_built(torch: ModuleType, module: Any) -> bool:
 
 
 def lay_channels_last(torch: ModuleType, module: Any) -> None:
-    """Lays what has four dimensions of the module so. ``Module.to`` raises an error where something has five."""
-    for tensor in (*module.parameters(), *module.buffers()):
+    """Lays what has four dimensions of the module so. ``Module.to`` raises an error where something has five, or no
+    size yet.
+    """
+    for tensor in (each for each in (*module.parameters(), *module.buffers()) if not torch.nn.parameter.is_lazy(each)):
         if tensor.dim() == 4:
             tensor.data = tensor.data.to(memory_format=torch.channels_last)
 
 
 def is_channels_last(torch: ModuleType, tensor: Tensor) -> bool | None:
-    """Whether the channels of a batch of images lie last; None where its sizes leave both layouts the same."""
-    if tensor.dim() != 4:
+    """Whether the channels of a batch of images lie last; None where it has no sizes yet, or these leave both layouts
+    the same.
+    """
+    if torch.nn.parameter.is_lazy(tensor) or tensor.dim() != 4:
         return None
     last, first = tensor.is_contiguous(memory_format=torch.channels_last), tensor.is_contiguous()
     return None if last == first else bool(last)

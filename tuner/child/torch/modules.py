@@ -332,10 +332,11 @@ class ModuleWatch:
 
     def _meet(self, module: Module) -> Root:
         torch = self.torch
-        parameters = list(module.parameters())
-        convolutions = [m for m in module.modules() if isinstance(m, torch.nn.Conv2d)]
-        trains = any(p.requires_grad for p in parameters) and is_built(torch, module)
         earlier = self.roots.get(module)
+        parameters = [p for p in module.parameters() if not torch.nn.parameter.is_lazy(p)]
+        convolutions = [m for m in module.modules() if isinstance(m, torch.nn.Conv2d)]
+        may_train = earlier is not None or is_built(torch, module)  # what its first call didn't build it doesn't use
+        trains = may_train and any(p.requires_grad for p in parameters)
         root = self.roots[module] = Root(trains, bool(convolutions), looks=1 if earlier is None else earlier.looks + 1)
         self.convolutions.meets(module)  # in a frozen part of the loss, too
         if trains:

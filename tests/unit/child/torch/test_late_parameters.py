@@ -91,3 +91,24 @@ def test_parameters_that_take_their_sizes_from_a_batch_are_none_yet(
     assert not left_out.keys() & {"precision", "compile", "channels_last", "cudnn_benchmark"}
     for knob in config:
         assert trial.evidence(knob)[0] == "verified", trial.evidence(knob)
+
+
+@pytest.mark.parametrize("config", [{}, {"channels_last": True}, {"precision": "bf16"}], ids=str)
+def test_a_lazy_layer_that_is_never_called_takes_no_knob_away(begin: Callable[..., Any], config: Any) -> None:
+    """It keeps no sizes for good: the model was one with nothing to train."""
+
+    class WithHead(nn.Module):  # type: ignore[misc]  # PyTorch is not looked at
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 1))
+            self.head = nn.LazyConv2d(4, 3)
+
+        def forward(self, x: Any) -> Any:
+            return self.body(x)
+
+    trial, images, model = begin(config), torch.randn(4, 3, 8, 8), WithHead()
+    optimizer = torch.optim.SGD(model.body.parameters(), lr=0.01)
+    _steps(optimizer, lambda: model(images).square().mean(), steps=6)
+    assert not trial.end()["left_out"].keys() & {"precision", "compile", "channels_last"}
+    for knob in config:
+        assert trial.evidence(knob)[0] == "verified", trial.evidence(knob)
