@@ -8,7 +8,8 @@ operations. What isn't so is ``type(x)``, and a ``memoryview`` of it before Pyth
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, Protocol
 
 from ..patches import patch
@@ -116,14 +117,12 @@ def is_there(leaf: Any) -> bool:
     return source is None or source[0].has(source[1])
 
 
-def under_way(leaf: Any) -> Sequence[Any]:
-    """The array that a leaf stands for; where it waits for further calls, arrays that these go on from. Has nothing
+def under_way(leaves: Iterable[Any]) -> list[Any]:
+    """The arrays that leaves stand for; of those that wait for further calls, arrays that these go on from. Has nothing
     computed.
     """
-    source = leaf._source if isinstance(leaf, Deferred) else None
-    if source is None or source[0].has(source[1]):
-        return (real(leaf),)
-    return source[0].goes_on_from()
+    given = ((real(leaf),) if is_there(leaf) else leaf._source[0].goes_on_from() for leaf in leaves)
+    return list(chain.from_iterable(given))
 
 
 def stand_in(aval: Any, source: Source, number: int) -> Deferred:

@@ -52,8 +52,10 @@ class DeviceWatch:
         """A call that trains, and some of what it gave, of which what waits for further calls isn't asked. Calls of one
         owner, each on another device, are no steps.
         """
+        if self._calls >= MOST_CALLS or not self.session.measuring:
+            return
         given = [leaf for leaf in made if is_there(leaf)]
-        if self._calls >= MOST_CALLS or not given or not self.session.measuring:
+        if not given:
             return
         self._calls += 1
         places = [leaf.sharding.device_set for leaf in given if hasattr(leaf, "sharding")]

@@ -64,8 +64,7 @@ class Lead(Reader):
 
 
 def _not_ready(results: Iterable[Any]) -> list[Any]:
-    arrays = [array for result in results for array in under_way(result)]
-    return [array for array in arrays if hasattr(array, "is_ready") and not array.is_ready()]
+    return [array for array in under_way(results) if hasattr(array, "is_ready") and not array.is_ready()]
 
 
 def _watch(asked: queue.SimpleQueue[tuple[list[Any], _Stamp]], wait: Wait) -> None:

@@ -92,8 +92,7 @@ class SeveralWatch:
         if not self.is_active:
             return watch
         donates = any(options.get(name) not in (None, (), []) for name in ("donate_argnums", "donate_argnames"))
-        by_whom = BY_LIBRARY if is_library(next((name for name, _ in frames()), "")) else BY_SCRIPT
-        made = _Waiting(self, watch, by_whom if donates else "")  # what Equinox donates may be nothing
+        made = _Waiting(self, watch, _who_donates() if donates else "")
         self._functions.add(made)
         return made
 
@@ -110,7 +109,7 @@ class SeveralWatch:
             self._untold -= run
             self.steps.weights.catch_up()
             self._screened.run()
-            self.steps.awaited = _under_way  # where a block ends with these, those that wait belong to the next one
+            self.steps.awaited = under_way  # where a block ends with these, those that wait belong to the next one
             try:
                 self.session.step(FRAMEWORK, run)
             finally:
@@ -195,8 +194,9 @@ class SeveralWatch:
         return {KNOB: Effect(int(self._are_together), "" if self._are_together else self._why_none)}
 
 
-def _under_way(leaves: list[Any]) -> list[Any]:
-    return [array for leaf in leaves for array in under_way(leaf)]
+def _who_donates() -> str:
+    """By where it is asked for: what a library donates may be nothing, as with Equinox."""
+    return BY_LIBRARY if is_library(next((name for name, _ in frames()), "")) else BY_SCRIPT
 
 
 class _Waiting:
