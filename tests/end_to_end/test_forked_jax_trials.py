@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.forked import KNOWN_OF_JAX, QUICK, Studied, asked, both, log_of, records_of, run, was_forked
+from support.forked import KNOWN_OF_JAX, Studied, asked, both, log_of, peaks_of, records_of, run, was_forked
 
 from tuner.model import Outcome
 from tuner.runner.request import TrialRequest, screen_window
@@ -105,13 +104,5 @@ def test_threads_start_fresh(studied: Studied, pair: Pair, tmp_path: Any) -> Non
 @SLOW
 def test_memory_isnt_less_for_being_shared(studied: Studied, tmp_path: Any) -> None:
     """What both the server and its fork have touched of libraries counts twice: ``tree.own_bytes``."""
-    peaks: dict[bool, list[int]] = {True: [], False: []}
-    window = replace(QUICK, warmup_s=1.5, min_s=2.0, max_s=3.0)
-    for number in range(2):
-        for fresh, found in peaks.items():
-            folder = tmp_path / f"{number}-{fresh}"
-            request = asked(folder, studied.script, fresh=fresh, window=window, knowledge=KNOWN_OF_JAX)
-            measurement = run(studied.runner, request).measurement
-            assert measurement is not None and was_forked(request) is not fresh
-            found.append(measurement.peak_host_bytes)
+    peaks = peaks_of(studied, tmp_path)
     assert 0.98 * max(peaks[True]) < max(peaks[False]) < 1.2 * max(peaks[True]), peaks

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.forked import KNOWN_OF_KERAS, QUICK, Studied, asked, both, log_of, records_of, run, runner, was_forked
+from support.forked import KNOWN_OF_KERAS, Studied, asked, both, log_of, peaks_of, records_of, run, runner, was_forked
 
 from tuner.model import Outcome
 from tuner.runner.process import ProcessRunner
@@ -169,13 +168,5 @@ def test_what_keras_computes_with_another_backend_starts_fresh(
 
 @SLOW  # as PyTorch's, which takes half as long (test_forked_trials.py)
 def test_memory_isnt_less_for_being_shared(fit: Studied, tmp_path: Path) -> None:
-    peaks: dict[bool, list[int]] = {True: [], False: []}
-    window = replace(QUICK, warmup_s=1.5, min_s=2.0, max_s=3.0)
-    for number in range(2):
-        for fresh, found in peaks.items():
-            folder = tmp_path / f"{number}-{fresh}"
-            request = asked(folder, fit.script, fresh=fresh, window=window, knowledge=KNOWN_OF_KERAS)
-            measurement = run(fit.runner, request).measurement
-            assert measurement is not None and was_forked(request) is not fresh
-            found.append(measurement.peak_host_bytes)
+    peaks = peaks_of(fit, tmp_path)
     assert max(peaks[False]) == pytest.approx(max(peaks[True]), rel=0.1), peaks

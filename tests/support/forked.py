@@ -8,7 +8,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,20 @@ def both(
         assert was_forked(request) is not fresh, runner.why_no_forks
         found.append((request, outcome))
     return found
+
+
+def peaks_of(studied: Studied, folder: Path) -> dict[bool, list[int]]:
+    """The most memory of two trials that start fresh (``True``), and of two that are forked, in bytes."""
+    peaks: dict[bool, list[int]] = {True: [], False: []}
+    window = replace(QUICK, warmup_s=1.5, min_s=2.0, max_s=3.0)
+    for number in range(2):
+        for fresh, found in peaks.items():
+            own = folder / f"{number}-{fresh}"
+            request = asked(own, studied.script, fresh=fresh, window=window, knowledge=studied.known)
+            measurement = run(studied.runner, request).measurement
+            assert measurement is not None and was_forked(request) is not fresh
+            found.append(measurement.peak_host_bytes)
+    return peaks
 
 
 def was_forked(request: TrialRequest) -> bool:
