@@ -38,7 +38,7 @@ TORCH_XLA ?= torch==2.9.* torch_xla==2.9.*
 
 # What is trained with on JAX beside JAX itself, which `make test` has alone.
 JAX_VENV ?= .venv-jax
-ON_JAX ?= optax flax equinox grain keras ml_collections
+ON_JAX ?= optax flax equinox grain keras ml_collections tyro hydra-core
 
 # Hundreds of processes import the same modules: they are compiled once.
 # Nor may a test lose its asserts.
@@ -140,10 +140,11 @@ XLA_TESTS = $(sort $(shell grep -rl --include='test_*.py' 'mark\.xla' tests))
 test-xla: env-xla
 	$(XLA_VENV)/bin/python -m pytest -m xla $(XLA_TESTS)
 
-# All that trains with JAX, with the loops of optax, Flax and Grain, and ml_collections' configs, that `make test` skips for want of them.
+# All that trains with JAX, with the loops of optax, Flax and Grain, and options of ml_collections, tyro and Hydra, that
+# `make test` skips for want of them.
 test-jax: env-jax
 	$(JAX_VENV)/bin/python -m pytest tests/end_to_end/test_jax_*.py tests/unit/child/test_jax_*.py \
-		tests/end_to_end/test_config_flags.py
+		tests/end_to_end/test_config_flags.py tests/end_to_end/test_other_parsers.py
 
 # How often planted gains are proven on a made-up machine, by turns and one after the other.
 benchmark-proof: $(VENV)/.tests

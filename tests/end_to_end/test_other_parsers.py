@@ -1,4 +1,4 @@
-"""Options that a script reads by absl's flags or click: they are knobs as argparse's are."""
+"""Options that a script reads by absl's flags, click, Fire, tyro or Hydra: they are knobs as argparse's are."""
 
 from __future__ import annotations
 
@@ -41,6 +41,51 @@ def evaluate(batch_size: int = typer.Option(20)):
     pass
 app(["train"], standalone_mode=False)
 """
+FIRE = """
+import fire
+def main(batch_size=20, *, steps=30):
+    global BATCH, STEPS
+    BATCH, STEPS = batch_size, steps
+fire.Fire(main)
+"""
+TYRO = """
+import dataclasses, tyro
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    batch_size: int = 20
+@dataclasses.dataclass(frozen=True)
+class Training:
+    batch_size: int = 20
+    def __post_init__(self):
+        assert self.batch_size % 5 == 0
+def main(training: Training = Training(), evaluation: Evaluation = Evaluation(), *, steps: int = 30):
+    global BATCH, STEPS
+    assert evaluation.batch_size == 20
+    BATCH, STEPS = training.batch_size, steps
+tyro.cli(main, args=[])
+"""
+HYDRA = """
+import dataclasses, hydra
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+@dataclasses.dataclass
+class Training:
+    batch_size: int = 20
+    rows: int = "${training.batch_size}"
+    seed: int = MISSING
+@dataclasses.dataclass
+class Config:
+    training: Training = dataclasses.field(default_factory=Training)
+    steps: int = 30
+ConfigStore.instance().store(name="config", node=Config)
+@hydra.main(version_base=None, config_path=None, config_name="config")
+def main(config):
+    global BATCH, STEPS
+    assert config.training.rows == config.training.batch_size
+    BATCH, STEPS = config.training.batch_size, config.steps
+sys.argv = sys.argv[:1] + ["hydra.run.dir=.", "hydra.output_subdir=null"]
+main()
+"""
 CHECKED = """
 def checked(context, option, size):
     assert size % 5 == 0
@@ -59,29 +104,35 @@ BATCH, STEPS = parser.parse_args().batch_size, 30
     "click, by a callback": CHECKED + CLICK.replace("default=20", "default=20, callback=checked"),
     "typer": TYPER.replace("Option(20)", "Option(20, max=30)"),
 }
-PARSERS = {"absl": (ABSL, "--batch_size"), "click": (CLICK, "--batch-size"), "typer": (TYPER, "--batch-size")}
+PARSERS = {
+    "absl": (ABSL, "batch_size", "--batch_size"), "click": (CLICK, "batch_size", "--batch-size"),
+    "typer": (TYPER, "batch_size", "--batch-size"), "Fire": (FIRE, "batch_size", "--batch_size"),
+    "tyro": (TYRO, "training.batch_size", "--training.batch-size"),
+    "Hydra": (HYDRA, "training.batch_size", "training.batch_size="),
+}  # fmt: skip
+BY_MARK = [pytest.param(each, marks=pytest.mark.parsers if each in ("tyro", "Hydra") else ()) for each in PARSERS]
 WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1, "block_s": 0.0}
 KNOWN = {
     "framework": "jax", "unit": "samples", "as_written": {"batch_size": 20}, "options": {"batch_size": "batch_size"},
 }  # fmt: skip
 
 
-@pytest.fixture(params=PARSERS)
-def script(request: pytest.FixtureRequest, write_script: Callable[..., Path]) -> tuple[Path, str]:
-    """A loop of JAX's that makes its own batches, and the flag of their size."""
-    parser, flag = PARSERS[request.param]
+@pytest.fixture(params=BY_MARK)
+def script(request: pytest.FixtureRequest, write_script: Callable[..., Path]) -> tuple[Path, str, str]:
+    """A loop of JAX's that makes its own batches, the name of their size, and its flag."""
+    parser, name, flag = PARSERS[request.param]
     text = SCRIPTS["jitted"].replace(WRITTEN, parser)
     assert parser in text
-    return write_script(text), flag
+    return write_script(text), name, flag
 
 
-def test_the_size_of_a_batch_is_found_and_set(script: tuple[Path, str], run_child: Callable[..., Any]) -> None:
-    path, flag = script
+def test_the_size_of_a_batch_is_found_and_set(script: tuple[Path, str, str], run_child: Callable[..., Any]) -> None:
+    path, name, flag = script
     facts = run_child(path, window=WHOLE).facts
-    assert (facts["as_written"]["batch_size"], facts["options"]) == (20, {"batch_size": "batch_size"})
+    assert (facts["as_written"]["batch_size"], facts["options"]) == (20, {"batch_size": name})
     assert facts["option_flags"] == {"batch_size": flag} and "batch_size" not in facts["left_out"]
 
-    ran = run_child(path, {"batch_size": 35}, knowledge=KNOWN, window=WHOLE)
+    ran = run_child(path, {"batch_size": 35}, knowledge={**KNOWN, "options": facts["options"]}, window=WHOLE)
     assert ran.evidence("batch_size") == "verified", ran.of("knob")
     assert ran.facts["samples"] == int(re.findall(r"^trained on (\d+)$", ran.output, re.MULTILINE)[-1]) == 1000
 
@@ -103,7 +154,7 @@ def test_a_size_that_the_script_forbids_is_not_set(
 
 # A parser's own way is shown by the trial above: what is applied is set there as in a trial.
 @pytest.mark.parametrize("script", [pytest.param("absl", marks=pytest.mark.slow), "click"], indirect=True)
-def test_an_applied_run_tells_what_is_in_effect(script: tuple[Path, str], run_child: Callable[..., Any]) -> None:
+def test_an_applied_run_tells_what_is_in_effect(script: tuple[Path, str, str], run_child: Callable[..., Any]) -> None:
     ran = run_child(script[0], {"batch_size": 35}, mode="apply", knowledge=KNOWN)
     assert ran.returncode == 0, ran.output
     assert "in effect: batch_size" in ran.output and "NOT" not in ran.output

@@ -62,15 +62,21 @@ def has_xla() -> bool:
     return importlib.util.find_spec("torch_xla") is not None
 
 
+def has_parsers() -> bool:
+    """Whether the parsers of command lines are here that `make test` hasn't."""
+    return all(importlib.util.find_spec(name) is not None for name in ("jax", "tyro", "hydra"))
+
+
 HARDWARE: Mapping[str, Callable[[], bool]] = {
     "cuda": has_cuda, "tpu": has_tpu, "xla": has_xla, "jax": has_jax, "grain": has_grain, "jax_cuda": has_jax_cuda,
-    "ml_collections": has_ml_collections,
+    "ml_collections": has_ml_collections, "parsers": has_parsers,
 }  # fmt: skip
 
 
 LIBRARIES = {
     "jax": "optax or Flax isn't installed (make test-jax)", "grain": "Grain isn't installed (make test-jax)",
     "ml_collections": "ml_collections isn't installed (make test-jax)",
+    "parsers": "tyro or Hydra isn't installed (make test-jax)",
 }  # fmt: skip
 """A mark of what is no hardware → why a test is skipped."""
 

@@ -242,7 +242,8 @@ class OwnBatches:
         options, argv = self.session.options, self.session.request.argv
         if options.value(KNOB) is not None:
             flag = options.flag(KNOB)
-            return f"{flag}{'=' if flag.startswith('--') else ' '}", options.value(KNOB)
+            sign = "" if flag.endswith("=") else "=" if flag.startswith("--") else " "  # Hydra's have theirs
+            return f"{flag}{sign}", options.value(KNOB)
         for argument, following in zip(argv, [*argv[1:], ""], strict=False):
             flag, sign, value = argument.partition("=")
             if flag.startswith("--") and is_named(flag[2:], KNOB) and (value if sign else following).isdecimal():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from inspect import getclosurevars, isfunction, signature
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +20,7 @@ _Place = tuple[Any, str, Any]
 
 class ParsersAdapter(Adapter):
     """absl's flags, which scripts of JAX's and TensorFlow's often have, and configs of ml_collections' among these;
-    click, and Typer, which is built on it.
+    click, and Typer, which is built on it; tyro, Fire and Hydra, which give a function or a class what they parsed.
     """
 
     framework = "parsers"
@@ -30,7 +32,11 @@ class ParsersAdapter(Adapter):
     def libraries(self) -> Mapping[str, Library]:
         """The modules that hold what is patched."""
         clicks = ("click.core", "typer._click.core")  # newer Typers have a copy of their own
-        return {"absl.flags": Library(self._absl), **{name: Library(self._click) for name in clicks}}
+        return {
+            "absl.flags": Library(self._absl), **{name: Library(self._click) for name in clicks},
+            "tyro._calling": Library(self._tyro), "fire.core": Library(self._fire),
+            "hydra.core.utils": Library(self._hydra),
+        }  # fmt: skip
 
     def _absl(self, flags: ModuleType) -> None:
         told = self.session.options.parsed
@@ -80,6 +86,93 @@ class ParsersAdapter(Adapter):
 
         if self.session.options.is_wanted:
             patch(core.Command, "make_context", making)
+
+    def _tyro(self, calls: ModuleType) -> None:
+        told = self.session.options.parsed
+
+        def parsing(original: Callable[..., Any]) -> Callable[..., Any]:
+            def callable_with_args(*args: Any, field_name_prefix: str) -> Any:
+                """Called for each class of a nested one, too: what is typed for its fields begins with its name."""
+                call, consumed = original(*args, field_name_prefix=field_name_prefix)
+                given = _keywords_of(call)
+                group = f"{field_name_prefix}." if field_name_prefix else ""
+                flags = {name: f"--{group}{name}".replace("_", "-") for name in given}
+                told(
+                    {f"{group}{name}": (flag, given[name]) for name, flag in flags.items()},
+                    lambda name, value: given.__setitem__(name.removeprefix(group), value),
+                )
+                return call, consumed
+
+            return callable_with_args
+
+        if self.session.options.is_wanted:
+            patch(calls, "callable_with_args", parsing)
+
+    def _fire(self, core: ModuleType) -> None:
+        told = self.session.options.parsed
+
+        def making(original: Callable[..., Any]) -> Callable[..., Any]:
+            def make_parse_fn(function: Any, metadata: Any) -> Any:
+                parse, names = original(function, metadata), core.inspectutils.GetFullArgSpec(function).args
+
+                def parse_fn(args: Any) -> Any:
+                    made = parse(args)
+                    given, named = made[0]
+
+                    def put(name: str, value: Value) -> None:
+                        if name in named:
+                            named[name] = value
+                        else:
+                            given[names.index(name)] = value
+
+                    values = {**dict(zip(names, given, strict=False)), **named}
+                    told({name: (f"--{name}", value) for name, value in values.items()}, put)
+                    return made
+
+                return parse_fn
+
+            return make_parse_fn
+
+        if self.session.options.is_wanted:
+            patch(core, "_MakeParseFn", making)
+
+    def _hydra(self, core: ModuleType) -> None:
+        told = self.session.options.parsed
+
+        def running(original: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*args: Any, **kwargs: Any) -> Any:  # Hydra looks for its own in a traceback, by its name
+                config, omega = signature(original).bind(*args, **kwargs).arguments["config"], sys.modules["omegaconf"]
+                fields = dict(_fields(omega.OmegaConf.to_container(config, resolve=False)))
+                told(
+                    {name: (f"{name}=", value) for name, value in fields.items() if not name.startswith("hydra.")},
+                    lambda name, value: omega.OmegaConf.update(config, name, value),
+                )
+                return original(*args, **kwargs)
+
+            return run
+
+        if self.session.options.is_wanted:
+            patch(core, "run_job", running)
+
+
+def _keywords_of(call: Callable[[], Any]) -> dict[str, Any]:
+    """What tyro will give a function or a class: the dictionary itself."""
+    if isinstance(call, partial):
+        return call.keywords
+    keywords = getclosurevars(call).nonlocals.get("kwargs") if isfunction(call) else None
+    return keywords if isinstance(keywords, dict) else {}
+
+
+def _fields(config: Mapping[Any, Any], group: str = "") -> Iterator[tuple[str, Any]]:
+    """The fields of nested mappings, by the names that Hydra has for them: ``train.batch_size``.
+
+    Not those that refer to another field, which follow that one, nor those that have no value.
+    """
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _fields(value, f"{group}{key}.")
+        elif not (isinstance(value, str) and ("${" in value or value == "???")):
+            yield f"{group}{key}", value
 
 
 def _is_config(value: object) -> bool:
