@@ -103,6 +103,6 @@ def test_threads_start_fresh(studied: Studied, pair: Pair, tmp_path: Any) -> Non
 
 @SLOW
 def test_memory_isnt_less_for_being_shared(studied: Studied, tmp_path: Any) -> None:
-    """What both the server and its fork have touched of libraries counts twice: ``tree.own_bytes``."""
+    """In the first second it may be more: what server and fork have touched of libraries is read now and then only."""
     peaks = peaks_of(studied, tmp_path)
-    assert 0.98 * max(peaks[True]) < max(peaks[False]) < 1.2 * max(peaks[True]), peaks
+    assert 0.98 * max(peaks[True]) < max(peaks[False]) < 1.15 * max(peaks[True]), peaks

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tuner.runner.guard import descendants, stat_fields
+from tuner.runner.mapped_pages import SharedPages
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -59,6 +60,7 @@ class Tree:
         self._soonest_pss = 0.0
         self._session = 0
         self._leader = ""
+        self._shared = SharedPages()
 
     @property
     def session(self) -> int:
@@ -100,7 +102,8 @@ class Tree:
         """One reading. Shared pages are told apart once a second, more often above ``near_bytes`` of RSS.
 
         They are sooner where the processes aren't those of before: what a program that was started shared with the
-        trial says nothing of a worker that is forked in its place.
+        trial says nothing of a worker that is forked in its place. Nor is the share of an early reading that of a
+        fork that has mapped more of its server's files since.
         """
         now = self._clock()
         if now >= self._next_walk or not self._pids:
@@ -113,10 +116,11 @@ class Tree:
             rss += self._ranks * _shares(self._forked_from, "status")["RssFile"]
         pss: int | None = None
         if now >= self._next_pss and self._pids:
-            before = self._clock()
-            pss = own_bytes(self._pids, self._forked_from, self._ranks)
+            before, readings = self._clock(), self._shared.readings
+            pss = own_bytes(self._pids, self._forked_from, self._ranks, self._shared)
             self._soonest_pss = self._next_time(before, 0.2, 0.05)
-            self._next_pss = self._soonest_pss if rss > near_bytes else self._next_time(before, 1.0)
+            is_soon = rss > near_bytes or self._shared.readings > readings
+            self._next_pss = self._soonest_pss if is_soon else self._next_time(before, 1.0)
         cpu = sum(_cpu_seconds(pid, own=True) for pid in self._pids) + _cpu_seconds(self._guard, own=False)
         busy, steal = cpu_times(os.sched_getaffinity(0))
         return Usage(now, rss, pss, cpu, busy, steal, len(self._pids))
@@ -193,7 +197,9 @@ def rss_bytes(pid: int) -> int:
         return 0
 
 
-def own_bytes(pids: Iterable[int], forked_from: int | None = None, ranks: int = 1) -> int:
+def own_bytes(
+    pids: Iterable[int], forked_from: int | None = None, ranks: int = 1, shared: SharedPages | None = None
+) -> int:
     """Resident pages of a tree, one that its processes share counted once, as if nothing else ran on the machine.
 
     The kernel divides a page by the number of its sharers, and others may share what the tree uses: the script as
@@ -203,14 +209,14 @@ def own_bytes(pids: Iterable[int], forked_from: int | None = None, ranks: int = 
     A tree that was forked lacks what the server has of their common memory, where it has several processes; and pages
     of files that the server has touched aren't mapped in a fork that hasn't. All of these are added, but not to what
     the tree has started as a program of its own: that has mapped its files itself. Pages of files that both the server
-    and its fork have touched count twice, some 30 to 90 MiB with PyTorch on a CPU, by how much of its libraries the
-    kernel maps at once, 60 with TensorFlow or JAX and 90 with XLA, rather too much than too little.
+    and its fork have touched, 30 to 180 MiB, count once where the kernel tells which they are, else twice. ``shared``:
+    what is known of them from the readings before.
 
     Several ``ranks``, each a fork of the same server, would have loaded the memory that they share with it once each:
     the server has it once, and no more is counted than all of them have mapped.
     """
     shares = {pid: _shares(pid) for pid in pids}
-    server = dict.fromkeys(_KINDS, 0)
+    server, shared = dict.fromkeys(_KINDS, 0), shared or SharedPages()
     begun: str | None = None
     if forked_from is not None:
         server = _shares(forked_from, *(_TELL if len(shares) > 1 else _TELL[1:]))
@@ -222,10 +228,12 @@ def own_bytes(pids: Iterable[int], forked_from: int | None = None, ranks: int = 
     if forked_from is not None and ranks > 1:
         anonymous += (ranks - 1) * max(0, server["RssAnon"] - server["Private_Dirty"])
         anonymous = min(anonymous, sum(share["RssAnon"] for share in shares.values()))
-    mapped = (
-        share["RssFile"] + (server["RssFile"] if begun is not None and _stack_of(pid) == begun else 0)
-        for pid, share in shares.items()
-    )
+    mapped = [share["RssFile"] for share in shares.values()]
+    if forked_from is not None and begun is not None:
+        forks = {pid: share["RssFile"] for pid, share in shares.items() if _stack_of(pid) == begun}
+        if forks:  # the one that has most: to read the pages of each of many workers would take too long
+            pid, own = max(forks.items(), key=lambda fork: fork[1])
+            mapped.append(own + max(0, server["RssFile"] - shared.read(pid, forked_from, own)))
     files = max(sum(share["Pss_File"] for share in shares.values()) + server["Pss_File"], max(mapped, default=0))
     return anonymous + files + sum(share["Pss_Shmem"] for share in shares.values())
 

@@ -147,6 +147,28 @@ def test_files_of_a_program_that_a_fork_started_count_once(tmp_path: Path) -> No
     assert size <= of_worker <= used
 
 
+def test_files_that_a_server_and_its_fork_have_both_touched_count_once(tmp_path: Path) -> None:
+    """The fork of ``FILE_LENDER`` touches all of them again, and half of another file that is its own."""
+    size = 128 * 2**20
+    paths = [tmp_path / "library", tmp_path / "own"]
+    for path, length in zip(paths, (size, size // 2), strict=True):
+        path.write_bytes(bytes(length))
+    source = FILE_LENDER.partition("    source")[0] + (
+        "    sum(mapped[::4096]); file = open(sys.argv[2], 'rb')\n"
+        "    own = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ); sum(own[::4096])\n"
+        "    print(os.getpid(), flush=True)\n    time.sleep(60)\ntime.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", source, *paths], stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        fork = int(server.stdout.readline())
+        try:
+            used = own_bytes([fork], server.pid)
+        finally:
+            os.kill(fork, signal.SIGKILL)
+            server.kill()
+    assert 1.5 * size <= used < 1.5 * size + 40 * 2**20
+
+
 REPLACED = """
 import os, subprocess, sys, time
 memory = bytearray(os.urandom(64 * 2**20))
