@@ -51,24 +51,29 @@ Trials = Callable[..., list[tuple[Measurement, list[Compile]]]]
 
 
 @pytest.fixture
-def trials(write_script: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trials:
+def trials(
+    write_script: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Trials:
     """Runs trials of a script; the study lies beside it, where what a trial leaves is put aside: its cache is not."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
 
+    runner = ProcessRunner()
+    request.addfinalizer(runner.close)
+
     def run(script: str, *configs: Config) -> list[tuple[Measurement, list[Compile]]]:
         write_script(script)
         told = []
         for number, config in enumerate(configs):
-            request = TrialRequest(
+            trial = TrialRequest(
                 tmp_path / "study" / "trials" / str(number), Script("train.py", ()), cpu_device(), config,
-                window=Window(max_s=1.0), limits=Limits(trial_timeout_s=120.0),
+                window=Window(warmup_s=0.2, min_s=0.3, max_s=0.3), limits=Limits(trial_timeout_s=120.0),
                 compile_cache=tmp_path / "study" / "compile-cache",
             )  # fmt: skip
-            outcome = ProcessRunner().run(request, threading.Event())
+            outcome = runner.run(trial, threading.Event())
             assert outcome.measurement is not None, outcome
-            sent = [entry.record for entry in read_records(request.folder / RECORDS)]
+            sent = [entry.record for entry in read_records(trial.folder / RECORDS)]
             told.append((outcome.measurement, [record for record in sent if isinstance(record, Compile)]))
         return told
 

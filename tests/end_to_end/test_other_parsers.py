@@ -110,7 +110,8 @@ PARSERS = {
     "tyro": (TYRO, "training.batch_size", "--training.batch-size"),
     "Hydra": (HYDRA, "training.batch_size", "training.batch_size="),
 }  # fmt: skip
-BY_MARK = [pytest.param(each, marks=pytest.mark.parsers if each in ("tyro", "Hydra") else ()) for each in PARSERS]
+MARKS = {"tyro": pytest.mark.parsers, "Hydra": pytest.mark.parsers, "typer": pytest.mark.slow}  # Typer is click's
+BY_MARK = [pytest.param(each, marks=MARKS.get(each, ())) for each in PARSERS]
 WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1, "block_s": 0.0}
 KNOWN = {
     "framework": "jax", "unit": "samples", "as_written": {"batch_size": 20}, "options": {"batch_size": "batch_size"},
@@ -137,7 +138,9 @@ def test_the_size_of_a_batch_is_found_and_set(script: tuple[Path, str, str], run
     assert ran.facts["samples"] == int(re.findall(r"^trained on (\d+)$", ran.output, re.MULTILINE)[-1]) == 1000
 
 
-@pytest.mark.parametrize("parser", LIMITED)
+@pytest.mark.parametrize(
+    "parser", [pytest.param(each, marks=() if each in ("absl", "click") else pytest.mark.slow) for each in LIMITED]
+)
 def test_a_size_that_the_script_forbids_is_not_set(
     parser: str, run_child: Callable[..., Any], write_script: Any
 ) -> None:

@@ -182,7 +182,7 @@ def loss_of(params, x):
 """
 
 
-@pytest.mark.parametrize("before", ["", "inner(params, X)\n"])
+@pytest.mark.parametrize("before", [pytest.param("", marks=pytest.mark.slow), "inner(params, X)\n"])
 def test_a_compiled_gradient_in_a_loss_is_a_part_of_it(before: str, tmp_path: Path) -> None:
     """As one that was compiled before is: neither is a script's own way to compute again."""
     assert set(found(INNER + before + STEP + LOOP, tmp_path)) == {""}

@@ -342,7 +342,7 @@ for number, (x, y) in enumerate(batches()):
     assert counted(text, tmp_path)[0] >= 84
 
 
-@pytest.mark.parametrize("config", [{}, {"steps_per_call": 4}])
+@pytest.mark.parametrize("config", [pytest.param({}, marks=pytest.mark.slow), {"steps_per_call": 4}])
 @pytest.mark.parametrize("text", [LOOP, """
 step = jax.jit(lambda params, x, y: jax.value_and_grad(loss_of)(params, x, y))
 for x, y in batches():

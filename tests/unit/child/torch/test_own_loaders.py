@@ -45,7 +45,7 @@ def in_turns(script: Script, switcher: Any, *, epochs: int, seed: int, every: fl
         {}, pytest.param({"num_workers": 2}, marks=pytest.mark.slow),
         pytest.param({"num_workers": 2, "persistent_workers": True}, marks=pytest.mark.slow),
         pytest.param({"num_workers": 1, "shuffle": False}, marks=pytest.mark.slow),
-        {"num_workers": 2, "prefetch_factor": 5},
+        pytest.param({"num_workers": 2, "prefetch_factor": 5}, marks=pytest.mark.slow),
     ],
     ids=["itself", "workers", "lasting", "in order", "nearly all asked for at once"],
 )  # fmt: skip
