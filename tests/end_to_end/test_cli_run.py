@@ -43,10 +43,10 @@ TRAIN = """
         torch.nn.functional.mse_loss(model(inputs), targets).backward()
         optimizer.step()
         steps, samples = steps + 1, samples + len(inputs)
-    weights = [torch.zeros(1, 8) for _ in range(2)]
-    dist.all_gather(weights, linear.weight.detach())
-    line = f"{dist.get_rank()} {seen} {samples} {len(inputs)} {steps} {loader.num_workers} {torch.equal(*weights)}"
-    os.write(1, f"{line} {torch.get_num_threads()} {model.gradient_as_bucket_view}\\n".encode())
+    # Weights aren't gathered: a thread of gloo's lets go of such a tensor a little later, and where Python ends
+    # meanwhile the process aborts (https://github.com/pytorch/pytorch/issues/190489), with autotune and without.
+    line = f"{dist.get_rank()} {seen} {samples} {len(inputs)} {steps} {loader.num_workers} {torch.get_num_threads()}"
+    os.write(1, f"{line} {model.gradient_as_bucket_view} {linear.weight.tolist()}\\n".encode())
     dist.destroy_process_group()
 """
 CONFIG: dict[str, Value] = {
@@ -78,8 +78,8 @@ def test_each_rank_of_a_launcher_applies_the_profile(write_script: Callable[...,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     # 64 samples, a half for each rank, four a step; and both end with the same weights.
-    rest = "{torch.bfloat16} 32 4 8 1 True 1 True"
-    assert sorted(done.stdout.splitlines()) == [f"0 {rest}", f"1 {rest}"]
+    rest, weights = "{torch.bfloat16} 32 4 8 1 1 True", done.stdout.splitlines()[0].partition("[[")[2]
+    assert sorted(done.stdout.splitlines()) == [f"0 {rest} [[{weights}", f"1 {rest} [[{weights}"]
     said = [line for line in done.stderr.splitlines() if line.startswith("autotune: ")]
     assert len(said) == 4, "one rank speaks for all"
     assert said[0].startswith("autotune: its arguments were --name 'first try', now --name new: ")
