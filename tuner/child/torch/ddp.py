@@ -337,9 +337,10 @@ class DdpWatch:
             return COARSE if all(name.endswith(_SIXTEEN_BITS) for name in dtypes) else ""
         if not all(made.shown.get("find_unused_parameters", 0) for made in trained):
             return NO_SEARCH
-        if any(made.changes or made.shown.get("can_set_static_graph", 1) == 0 for made in trained):
-            return CHANGES
-        return DEFERS if self._defers else ""
+        if self._defers:  # parameters that are noted as used are then those of several backwards, or of none
+            return DEFERS
+        changes = any(made.changes or made.shown.get("can_set_static_graph", 1) == 0 for made in trained)
+        return CHANGES if changes else ""
 
     def report(self) -> None:
         """Evidence of each of these knobs that the config asks for."""

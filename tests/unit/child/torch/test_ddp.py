@@ -166,6 +166,15 @@ def _deferring() -> None:
         model(torch.ones(8, 4)).sum().backward()
 
 
+def _accumulating() -> None:
+    """Every other backward is without an exchange: what is said of unused parameters is another thing there."""
+    model = DistributedDataParallel(Branching(), **SEARCHING)
+    for _ in range(4):
+        with model.no_sync():
+            model(torch.ones(8, 4)).sum().backward()
+        train(model, steps=1)
+
+
 @pytest.mark.parametrize(
     ("run", "knob", "why"),
     [
@@ -182,6 +191,7 @@ def _deferring() -> None:
         (_searching, "ddp_static_graph", None),
         (_changing, "ddp_static_graph", ddp.CHANGES),
         (_deferring, "ddp_static_graph", ddp.DEFERS),
+        (_accumulating, "ddp_static_graph", ddp.DEFERS),
     ],
 )
 def test_a_knob_is_left_out_where_it_would_train_otherwise(
