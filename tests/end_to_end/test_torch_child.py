@@ -152,7 +152,7 @@ def test_training_in_processes_of_the_scripts_own_is_told_at_once(
 ) -> None:
     run = run_child(write_script(SPAWN.replace("START", start)))
     failure = run.of("failure")[0]
-    assert failure["reason"] == "no-step"
+    assert failure["reason"] == "own-processes"
     assert "processes that it starts itself" in failure["detail"]
 
 

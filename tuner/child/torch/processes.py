@@ -77,13 +77,13 @@ class ProcessWatch(ExitListener):
             return
         for process in {*processes, *self.trainers}:
             process.kill()
-        self.session.fail("no-step", self._reason())
+        self.session.fail("own-processes", self._reason())
         self.session.stop("the script trains in processes of its own", complete=False)
 
     def script_ended(self) -> None:
         """Says why no step could be seen, where the script trained in processes of its own."""
         if self.started and not self.session.clock.total_steps:
-            self.session.fail("no-step", self._reason())
+            self.session.fail("own-processes", self._reason())
 
     def _reason(self) -> str:
         names = ", ".join(sorted(set(self.started)))
