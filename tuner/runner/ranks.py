@@ -22,6 +22,8 @@ _LOST = re.compile(
     re.IGNORECASE,
 )
 """What the others say of a rank that is gone."""
+PORT_TAKEN = "port-taken"
+"""Reason of an outcome: the port at which the ranks were to meet was another program's by then, or another trial's."""
 _PORT_TAKEN = re.compile(r"server socket has failed to listen on any local network address")
 """PyTorch, where it can't have the port at which the ranks meet."""
 
@@ -46,7 +48,7 @@ class Deciding:
         if self.rank is None or not detail:
             return judgement
         if _PORT_TAKEN.search(detail):
-            kind, reason = OutcomeKind.INFRASTRUCTURE, "port-taken"
+            kind, reason = OutcomeKind.INFRASTRUCTURE, PORT_TAKEN
         return kind, reason, one_line(f"rank {self.rank}: {detail}{self.beside}")
 
 

@@ -21,6 +21,7 @@ from tuner.errors import InfrastructureError, StorageError
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Trial
 from tuner.runner.classify import KILLED, MACHINE_FULL, OUT_OF_MEMORY
+from tuner.runner.ranks import PORT_TAKEN
 from tuner.runner.request import ByTurns, Runner, TrialRequest
 from tuner.space.arguments import render
 from tuner.storage.folder import COMPILE_CACHE, STANDING, TRIALS, trial_folder
@@ -257,7 +258,8 @@ class TrialExecutor:
 
         What fails beside others may be able to be alive once only: a port, a lock, the memory. Where it doesn't fail
         alone, no trials take turns any more. Once turns are seen to work, what a config ends as is its own doing; but
-        several ranks may come to wait for each other by turns only.
+        several ranks may come to wait for each other by turns only. A port that is taken before that is the script's
+        own, and afterwards another program's.
         """
         outcomes = list(found.outcomes)
         apart = [outcome for outcome in outcomes if outcome.reason == RANKS_APART]
@@ -284,7 +286,8 @@ class TrialExecutor:
         window = replace(requests[0].window, max_s=usual.max_s / 2, warmup_s=usual.warmup_s, block_s=usual.block_s)
         alone = self._run([replace(request, window=window) for request in requests])
         failed = next((outcome for outcome in outcomes if not outcome.complete), None)
-        held = failed is not None and not found.obstacle and not alone_only
+        own_port = not self._turns_work and any(outcome.reason == PORT_TAKEN for outcome in outcomes)
+        held = failed is not None and not found.obstacle and (own_port or not alone_only)
         if failed is not None and held and all(outcome.complete for outcome in alone):
             self.end_turns(f"one failed beside another, and not alone ({failed.detail or failed.reason})")
         return _marked(alone, [outcome.again_after for outcome in outcomes])
@@ -361,6 +364,12 @@ def _fault(outcome: Outcome, folder: Path) -> StorageError | InfrastructureError
         return InfrastructureError(
             f"the machine's memory was full {ATTEMPTS} times: {outcome.detail}",
             hint="end what takes the memory, then run the same command: it resumes",
+        )
+    if outcome.reason == PORT_TAKEN:
+        return InfrastructureError(
+            f"ranks can't meet at their port, in {ATTEMPTS} attempts: {outcome.detail}",
+            hint="another program has the port, or the script gives two ranks the same number: it is to take RANK,"
+            " WORLD_SIZE and MASTER_PORT from the environment, as torchrun gives them",
         )
     return InfrastructureError(
         f"a trial could not be run, in {ATTEMPTS} attempts: {outcome.detail} ({outcome.reason})",

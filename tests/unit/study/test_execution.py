@@ -14,9 +14,11 @@ from tuner.analysis.race import Race
 from tuner.analysis.turns import FEW_TURNS
 from tuner.child.records import Window
 from tuner.child.unison import APART, RANKS_APART
+from tuner.errors import InfrastructureError
 from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Ratio, Reference, Rotated, Trial
 from tuner.report.trials import TrialsReport
+from tuner.runner.ranks import PORT_TAKEN
 from tuner.runner.request import ByTurns, Runner, TrialRequest
 from tuner.study.budget import Budget, StudyTime
 from tuner.study.execution import TrialExecutor
@@ -210,6 +212,28 @@ def test_several_ranks_that_wait_for_each_other_by_turns_only_are_not_to_blame(t
         )  # fmt: skip
         assert all(outcome.complete for outcome in outcomes) and bool(executor.obstacle) is obstacle
     assert runner.ran == 6
+
+
+def test_a_port_of_the_scripts_own_ends_turns(tmp_path: Path) -> None:
+    """Else each trial is begun beside the one that holds the port, and again by itself. Later on another program's."""
+    taken = Outcome(OutcomeKind.INFRASTRUCTURE, PORT_TAKEN, "rank 0: the port is taken")
+    runner = ByTurnsInTurn(worlds.measured(500), taken, *[worlds.measured(500)] * 2)
+    notes: list[str] = []
+    executor = TrialExecutor(worlds.plan(tmp_path, ranks=2), runner, stop=threading.Event(), note=notes.append)
+    executor.obstacle = ""
+    trials = [Trial(number, Phase.FINALS, Config({"workers": number}), round=1) for number in (1, 2)]
+    outcomes = executor.execute_round(
+        trials, Knowledge(), Window(), time_for=lambda seconds: True, together=True
+    )  # fmt: skip
+    assert all(outcome.complete for outcome in outcomes)
+    assert "rank 0: the port is taken" in executor.obstacle and "take no turns" in notes[-1]
+
+
+def test_a_port_that_is_never_free_is_told_with_what_may_be_the_scripts_own_doing(tmp_path: Path) -> None:
+    taken = Outcome(OutcomeKind.INFRASTRUCTURE, PORT_TAKEN, "rank 1: port: 23456, code: -98")
+    with pytest.raises(InfrastructureError, match="port: 23456") as raised:
+        kept(tmp_path, BASELINE, taken, taken, taken)
+    assert raised.value.hint is not None and "RANK" in raised.value.hint
 
 
 def test_ranks_that_come_apart_as_the_time_ends_are_unfinished_and_not_run_alone(tmp_path: Path) -> None:
