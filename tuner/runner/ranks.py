@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tuner.analysis.ranks import have_ranks, united, unlike_steps
-from tuner.child.records import Failure, RankEnded, Record, ScriptException, WindowEnd
+from tuner.child.records import Exit, Failure, RankEnded, Record, ScriptException, WindowEnd
 from tuner.child.wire import Entry
 from tuner.model import OutcomeKind
 from tuner.runner.classify import Judgement
@@ -26,6 +26,11 @@ PORT_TAKEN = "port-taken"
 """Reason of an outcome: the port at which the ranks were to meet was another program's by then, or another trial's."""
 _PORT_TAKEN = re.compile(r"server socket has failed to listen on any local network address")
 """PyTorch, where it can't have the port at which the ranks meet."""
+
+_THREAD_LOST = "terminate called without an active exception"
+"""The C++ library, where Python ends a thread that asks for its lock while Python itself is ending. A thread of gloo's
+does so that drops a finished exchange too late (https://github.com/pytorch/pytorch/issues/190489).
+"""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,9 @@ def deciding(entries: Sequence[Entry], status: int | None, printed: Callable[[st
     if rank is None:
         records = [entry.record for entry in united(entries)]
         unlike = unlike_steps(entries)
+        ended_badly = {entry.rank for entry in entries if _ended_badly(entry.record)}
+        if any(_aborted_as_python_ended(each, entries, printed) for each in ended_badly):
+            status = 0
         return Deciding([*records, Failure("unsupported", unlike)] if unlike else records, status)
     own = [entry.record for entry in entries if entry.rank == rank]
     ended = next((record.status for record in own if isinstance(record, RankEnded)), status)
@@ -83,6 +91,8 @@ def _first_to_fail(entries: Sequence[Entry], printed: Callable[[str], str]) -> i
     whole = [entry.t for entry in entries if not entry.rank and _is_whole(entry.record)]
     failed: dict[int, float] = {}
     for entry in entries:
+        if _ended_badly(entry.record) and _aborted_as_python_ended(entry.rank, entries, printed):
+            continue
         if _is_failure(entry.record) and not (whole and entry.t >= whole[0]):
             failed.setdefault(entry.rank, entry.t)
     return min(failed, key=lambda rank: (_misses_another(rank, entries, printed), failed[rank]), default=None)
@@ -93,9 +103,19 @@ def _is_whole(record: Record) -> bool:
 
 
 def _is_failure(record: Record) -> bool:
-    if isinstance(record, RankEnded):
-        return record.status != 0
-    return isinstance(record, (Failure, ScriptException))
+    return _ended_badly(record) or isinstance(record, (Failure, ScriptException))
+
+
+def _ended_badly(record: Record) -> bool:
+    return isinstance(record, RankEnded) and record.status != 0
+
+
+def _aborted_as_python_ended(rank: int, entries: Sequence[Entry], printed: Callable[[str], str]) -> bool:
+    """Whether the rank's script was through by then, and only its process lost a thread as Python ended."""
+    own = [entry.record for entry in entries if entry.rank == rank]
+    through = any(isinstance(record, Exit) and record.code == 0 for record in own)
+    aborted = any(isinstance(record, RankEnded) and record.status & 0x7F == signal.SIGABRT for record in own)
+    return through and aborted and _THREAD_LOST in printed(log_of(rank))
 
 
 def _misses_another(rank: int, entries: Sequence[Entry], printed: Callable[[str], str]) -> bool:

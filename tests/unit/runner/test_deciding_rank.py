@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from tuner.child.records import Block, Exit, Failure, Hello, Phase, RankEnded, Record, ScriptException, WindowEnd
 from tuner.child.wire import Entry
 from tuner.model import OutcomeKind
@@ -44,6 +46,25 @@ def test_a_killed_one_decides_before_those_that_miss_it() -> None:
 def test_one_that_aborts_since_another_is_gone_doesnt_decide() -> None:
     decided = deciding(_entries((1, RankEnded(signal.SIGABRT)), (0, OWN), (0, RankEnded(256))), 256, _printed)
     assert decided.rank == 0
+
+
+@pytest.mark.parametrize(
+    ("sent", "said", "decides"),
+    [
+        ((Exit(0),), "0 127 1.28\nterminate called without an active exception\n", None),
+        ((Exit(1),), "terminate called without an active exception\n", 1),
+        ((), "terminate called without an active exception\n", 1),
+        ((Exit(0),), "terminate called after throwing an instance of 'std::bad_alloc'\n", 1),
+    ],
+    ids=["through", "failed", "not through", "another error"],
+)
+def test_one_that_aborts_as_python_ends_has_not_failed(
+    sent: tuple[Record, ...], said: str, decides: int | None
+) -> None:
+    """Its script was through: a thread of gloo's dropped a tensor too late, as it does without autotune."""
+    aborted = [(1, record) for record in (*sent, RankEnded(signal.SIGABRT))]
+    decided = deciding(_entries((0, Exit(0)), (0, RankEnded(0)), *aborted), 256, lambda log: said)
+    assert (decided.rank, decided.status) == (decides, 0 if decides is None else signal.SIGABRT)
 
 
 def test_one_that_ended_too_soon_is_named_by_those_that_miss_it() -> None:
