@@ -240,3 +240,18 @@ def test_an_attack_on_what_is_evaluated_leaves_the_training_its_loader(begin: Be
     facts = trial.end()
     assert (trial.steps, trial.samples, facts["unit"]) == (loop.steps, loop.samples, "samples")
     assert len(facts["training_loaders"]) == 1 and trial.set_apart() == 4
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_samples_that_are_drawn_between_steps_are_no_training(begin: Begin, at_the_end: bool) -> None:
+    """In train mode, without gradients, as by what makes pictures of noise: they were counted as a part of the loop."""
+    trial, loop = begin(), Loop()
+    for _ in range(6):
+        for step, (x,) in enumerate(_loader(80, 8)):
+            loop.train(x)
+            if step == 4 and not at_the_end:
+                loop.evaluate([(torch.rand(8, 4),)] * 3, gradients=False, in_eval=False)
+        if at_the_end:
+            loop.evaluate([(torch.rand(8, 4),)] * 3, gradients=False, in_eval=False)
+    trial.end()
+    assert (trial.steps, trial.samples, trial.set_apart()) == (60, 480, 6)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from support.torch_trials import begin
+from torch.utils.data import DataLoader, TensorDataset
 
 from tuner.child.torch import rollouts
 
@@ -226,3 +227,22 @@ def test_a_late_look_at_what_is_trained_on_is_no_rollout(begin: Callable[..., An
         return shown[:ROLLOUT]
 
     assert sum(_flagged_late(begin, look)) == 4
+
+
+@pytest.mark.parametrize("rows", [16, 64])
+def test_so_it_is_in_train_mode_where_a_loader_deals_a_rollout_out(begin: Callable[..., Any], rows: int) -> None:
+    """Another DataLoader over each rollout, whose ``rows`` one call takes: as of the second one it is a part."""
+    torch.manual_seed(0)
+    trial, policy = begin(), torch.nn.Linear(12, 2)
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.01)
+    for _ in range(6):
+        seen = torch.rand(256, 12)
+        with torch.no_grad():
+            for some in seen.split(rows):
+                policy(some)
+        for (batch,) in DataLoader(TensorDataset(seen), batch_size=32, shuffle=True):
+            optimizer.zero_grad()
+            policy(batch).square().mean().backward()
+            optimizer.step()
+    trial.end()
+    assert (trial.steps, trial.samples) == (48, 48 * 32) and trial.set_apart() <= 1
