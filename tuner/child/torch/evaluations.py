@@ -3,6 +3,9 @@
 A call in ``eval()``, or without gradients, may be part of the training (a model labels its own batch, or has its batch
 norm frozen). What comes next tells: a call to train, or a backward, is on the same batch; with another fetch this one
 was evaluated on, unless all of its iteration is then trained on at once.
+
+Where nothing came since the last backward, a model that trains is asked about something else: noise that it makes
+pictures of, or what a rollout shows it, of which rows are known again where they are trained on (``rollouts``).
 """
 
 from __future__ import annotations
@@ -14,6 +17,9 @@ from ..clock import StepClock
 from ..sources import TrainingSources
 from .loader_places import Loader
 from .types import Module
+
+LOOKED_AT = 8
+"""Calls to train behind such a question, whose rows it is looked for in: a rollout shows at the first."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,14 @@ class EvaluationWatch:
         self._has_trained = False
         """Whether a model was called to train since the last fetch: then it is on that batch."""
         self._trains_in_eval = self._may_train_in_eval = False
+        self._is_backed = False
+        """Whether a backward ran since the last call to train, and no batch has come since."""
+        self._to_look_at = 0
+
+    @property
+    def between_batches(self) -> bool:
+        """Whether a model that trains was asked about something that no loader gave, few calls to train ago."""
+        return self._to_look_at > 0
 
     def called(self, module: Module, gradients: bool) -> bool:
         """A module with parameters to train is called, or without ``gradients`` any. Returns whether that may be to
@@ -56,6 +70,9 @@ class EvaluationWatch:
             if self._newest is None and not self._has_trained:
                 self._sources.was_asked()
             self._newest = _Look(id(module), gradients, in_eval, self._clock.now)
+        if not gradients and self._is_backed and module in self._taught and not self._sources.has_fetched:
+            self._to_look_at = LOOKED_AT
+            return True
         return self._newest is not None and not self._has_trained and self._sources.has_fetched
 
     def _trains(self, module: Module) -> None:
@@ -71,6 +88,7 @@ class EvaluationWatch:
         """What came is trained on; where it was asked about with gradients a model may train in ``eval()``."""
         self._may_train_in_eval |= self._newest is not None and self._newest.gradients
         self._newest = None
+        self._is_backed = self._sources.primary is not None
         self._clock.gradient_begins()
 
     def step_ends(self) -> None:

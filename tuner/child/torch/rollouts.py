@@ -50,12 +50,14 @@ class _Asked(NamedTuple):
 class RolloutWatch:
     """Decides it from calls alone, where no loader gives batches and what tensors hold may be read (``is_open``).
 
-    A rollout asks about fewer rows at a time than are trained on together.
+    A rollout asks about fewer rows at a time than are trained on together. ``is_dealt_out``: whether a loader may give
+    what a model that trains is asked about now: of what nothing else tells apart, all that is trained on next is one.
     """
 
     def __init__(self, torch: ModuleType) -> None:
         self.torch = torch
         self.is_open: Callable[[], bool] = lambda: True
+        self.is_dealt_out: Callable[[], bool] = lambda: False
         self._roll: weakref.WeakSet[Module] = weakref.WeakSet()
         self._asked: dict[str, _Asked] = {}  # by what a row holds
         self._asked_at: dict[int, Counter[weakref.ref[Module]]] = {}  # calls to train before → model → rows
@@ -76,6 +78,8 @@ class RolloutWatch:
         if has_room and self._looked_back_at != self._calls and self._looks():
             tensor = self._tensor(given)
             size = self._size(tensor)
+            if module.training and self.is_dealt_out():
+                size = min(size, 1)
             self._is_late |= not self._fewest and self._calls >= EARLY
             is_small = size == 1 if self._is_late else not self._most_trained or 2 * size <= self._most_trained
             if size and is_small:

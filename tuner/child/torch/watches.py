@@ -51,8 +51,11 @@ class TorchWatches:
         self.evaluations = EvaluationWatch(session.clock, self.loaders.sources)
         if session.measuring:
             self.modules.asks = self.evaluations.called
-        self.modules.rollouts.is_open = lambda: not (
-            self.loaders.sources.batches or session.device.torch_is_capturing(torch)  # nothing may be read meanwhile
+        rollouts, sources = self.modules.rollouts, self.loaders.sources
+        rollouts.is_dealt_out = lambda: self.evaluations.between_batches
+        rollouts.is_open = lambda: (
+            (not sources.batches or self.evaluations.between_batches)
+            and not session.device.torch_is_capturing(torch)  # nothing may be read meanwhile
         )
         self.steps = StepWatch(session, torch, self._backward_ran, self._step_ends, self.gradients)
         self.steps.unseen_gradient = self._gradient_unseen
