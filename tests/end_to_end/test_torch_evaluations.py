@@ -12,6 +12,8 @@ from support.torch_trials import begin
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
 
+from tuner.child.torch.scaling import TAKEN
+
 __all__ = ["begin"]
 
 Begin = Callable[..., Any]
@@ -105,9 +107,12 @@ def test_an_average_that_is_evaluated_trains_on_nothing(begin: Begin) -> None:
     assert (trial.steps, trial.samples) == (10, 80)
 
 
-def test_gradients_that_no_backward_takes_are_fed_by_their_loader(begin: Begin) -> None:
-    """By ``torch.autograd.grad``: it was said that no DataLoader feeds the steps."""
-    trial, loop = begin(), Loop()
+@pytest.mark.parametrize(("precision", "evidence"), [("bf16", ("verified", "")), ("fp16", ("not applicable", TAKEN))])
+def test_gradients_that_no_backward_takes_are_fed_by_their_loader(
+    begin: Begin, precision: str, evidence: tuple[str, str]
+) -> None:
+    """By ``torch.autograd.grad``: it was said that no DataLoader feeds the steps, and that bf16 reaches no backward."""
+    trial, loop = begin({"precision": precision}), Loop()
     weights = list(loop.model.parameters())
     for (x,) in _loader(80, 8):
         gradients = torch.autograd.grad(loop.model(x).mean(), weights)
@@ -117,6 +122,7 @@ def test_gradients_that_no_backward_takes_are_fed_by_their_loader(begin: Begin) 
     facts = trial.end()
     assert (trial.steps, trial.samples, facts["unit"]) == (10, 80, "samples")
     assert "num_workers" not in facts["left_out"]
+    assert trial.evidence("precision") == evidence and facts["left_out"].get("precision", "") == evidence[1]
 
 
 def test_a_model_that_goes_on_to_train_in_eval_is_counted(begin: Begin) -> None:
