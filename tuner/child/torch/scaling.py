@@ -32,6 +32,7 @@ BACKWARD_HOOKS = "the script has hooks on the backward of its modules, which wou
 KEEPS_INNER = "the script keeps gradients in the middle of its model, which would be scaled ones"
 EDGES = "the script's backward begins at an edge of its graph, where loss scaling can't"
 SHARDED = "each rank holds a part of the weights, and would scale them and leave updates out by what it sees of these"
+TAKEN = "the script takes its gradients by torch.autograd.grad, past which no loss is scaled"
 MODULE_HOOKS = ("register_full_backward_hook", "register_full_backward_pre_hook", "register_backward_hook")
 
 
@@ -122,6 +123,10 @@ class LossScaling:
             return original(tensor)
 
         return retain_grad
+
+    def gradient_taken(self) -> None:
+        """The script has taken gradients past every backward: none of them was scaled."""
+        self._refuse(TAKEN)
 
     def _refuse(self, reason: str) -> None:
         self._session.knobs.keep_script_value(KNOB, reason)

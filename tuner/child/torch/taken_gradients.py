@@ -17,17 +17,21 @@ BY = "torch.autograd.grad"
 
 
 class TakenGradients:
-    """Has a trial told of them where nothing else shows a training: an update by hand, which is no step to be seen."""
+    """Has a trial told of them where nothing else shows a training: an update by hand, which is no step to be seen.
+
+    ``since_backward``: those that were taken since the last backward, or since it was put to 0.
+    """
 
     def __init__(self, session: Session, torch: ModuleType, steps: StepWatch) -> None:
         self._session, self._torch, self._steps = session, torch, steps
-        self._taken = 0
+        self._taken = self.since_backward = 0
 
     def install(self) -> None:
         watch_gradients(self._torch, self._note)
 
     def _note(self) -> None:
         steps = self._steps
+        self.since_backward += 1
         if steps.optimizers or steps.backwards or not self._session.may_be_of("torch"):
             return
         self._taken += 1

@@ -58,6 +58,7 @@ class TorchWatches:
             and not session.device.torch_is_capturing(torch)  # nothing may be read meanwhile
         )
         self.steps = StepWatch(session, torch, self._backward_ran, self._step_ends, self.gradients)
+        self.taken = TakenGradients(session, torch, self.steps)
         self.steps.unseen_gradient = self._gradient_unseen
         self.steps.batches = lambda: self.loaders.sources.batches
         self.xla = XlaWatch(session, self.steps)
@@ -83,7 +84,7 @@ class TorchWatches:
             self.resumes.install()
         if self.session.measuring and uses(Watch.OPTIMIZER):
             patch(self.torch.nn.Module, "eval", self._noting_eval)
-            TakenGradients(self.session, self.torch, self.steps).install()
+            self.taken.install()
         if self.session.measuring and uses(Watch.MODULES):
             for place in (self.torch.cuda, self.torch.cuda.memory, getattr(self.torch, "accelerator", None)):
                 if hasattr(place, "reset_peak_memory_stats"):
@@ -131,6 +132,7 @@ class TorchWatches:
     def _backward_ran(self, leads: bool) -> None:
         if not self.session.may_be_of(FRAMEWORK):
             return
+        self.taken.since_backward = 0
         is_again = self._is_again()
         self.loaders.sources.gradient_ran()
         self.evaluations.backward_ran()
@@ -158,9 +160,17 @@ class TorchWatches:
 
     def _gradient_unseen(self) -> None:
         """An optimizer is about to step, and no backward was seen since its last step: by ``torch.autograd.grad``."""
-        if self.loaders.sources.has_fetched and self.session.may_be_of(FRAMEWORK):
+        if not self.session.may_be_of(FRAMEWORK):
+            return
+        if self.loaders.sources.has_fetched:
             self.loaders.sources.gradient_ran()
             self.evaluations.backward_ran()
+        if self.taken.since_backward:  # else the last backward was of several optimizers, or the script makes its own
+            self.taken.since_backward = 0
+            self.steps.backwards += 1
+            self.modules.backward_ran()
+            if self.steps.scaling is not None:
+                self.steps.scaling.gradient_taken()
 
     def _called(self, module: Module, given: Iterable[object]) -> None:
         """Of several calls of one class between two backwards the last one counts: a GAN's see one batch."""
