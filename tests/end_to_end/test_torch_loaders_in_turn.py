@@ -94,15 +94,16 @@ def test_an_epoch_on_one_loader_after_one_on_another(begin: Begin) -> None:
 
 
 def test_a_step_that_both_feed_counts_the_samples_of_one(begin: Begin) -> None:
-    """Be it by one backward on the batches of both, or by one for each."""
+    """Be it by one backward on the batches of both, or by one for each. Of batches of one size nothing said so."""
     trial, loop = begin(), Loop(size=8)
     both = zip(loop.endlessly("first"), loop.endlessly("other"), strict=False)
     for x, u in itertools.islice(both, 20):
         loop.train(torch.cat([x, u]))
     for x, u in itertools.islice(both, 20):
         loop.train(x, u)
-    trial.end()
+    remarks = trial.end()["remarks"]
     assert (trial.steps, trial.samples) == (40, 40 * 8)
+    assert "2 loaders with batches of 8 feed each step together: samples are those of one of them" in remarks
 
 
 @pytest.mark.parametrize(("names", "reason"), [(["first", "other"], ""), (["first", "first", "other"], SELDOM)])

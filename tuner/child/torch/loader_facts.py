@@ -111,6 +111,9 @@ class LoaderFacts:
             facts.remark(f"steps on batches of {told} samples {IN_TURN}")
         if type(own) is int:
             facts.keep_sizes([size for size in sizes if type(size) is int], None if in_turn else own)
+            if len(sizes) > 1 and {*sizes} == {own} and not in_turn:
+                told = f"{len(sizes)} loaders with batches of {own} feed each step together"
+                facts.remark(f"{told}: samples are those of one of them")
         kept = [loader.refused["batch_size"] for loader in training if "batch_size" in loader.refused]
         kept += [SELDOM for loader in in_turn if loader not in training]
         if kept:
