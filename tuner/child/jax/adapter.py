@@ -167,7 +167,11 @@ class JaxAdapter(Adapter):
             tell_at_work(clock.turns, feeding.at_work, asynchronous=asynchronous, as_taken=as_taken)
         if self.steps is None or not self.session.uses(Watch.LOSSES):
             return
-        loss = self.steps.take_loss()
+        self.reads.is_ours = True
+        try:
+            loss = self.steps.take_loss()
+        finally:
+            self.reads.is_ours = False
         if loss is not None:
             self.session.loss(*loss)
 

@@ -25,12 +25,13 @@ class ReadWatch:
 
     What was computed by then costs nothing, as a loss does that is read a step later. On a processor NumPy looks into
     an array past these methods (``np.asarray``): that isn't seen. ``reads``: steps after which any value was read so,
-    computed by then or not.
+    computed by then or not. ``is_ours``: whether it is autotune that reads now.
     """
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.waits = self.reads = 0
+        self.is_ours = False
         self._last = self._read = 0
 
     def install(self) -> None:
@@ -44,7 +45,7 @@ class ReadWatch:
         session = self.session
 
         def read(array: Any, *args: Any, **kwargs: Any) -> Any:
-            trains = session.here and session.clock.total_steps and not session.clock.validating
+            trains = session.here and session.clock.total_steps and not (session.clock.validating or self.is_ours)
             steps = session.clock.total_steps
             if trains and steps != self._last and threading.get_ident() == session.thread:
                 self.reads, self._read = self.reads + (steps != self._read), steps
