@@ -140,15 +140,19 @@ def test_such_a_loader_that_is_made_anew_with_each_epoch_stays_the_same(begin: C
     assert len(facts["training_loaders"]) == 1
 
 
+def of_this_worker(rows: Any) -> Any:
+    worker = torch.utils.data.get_worker_info()
+    return rows[:: 1 if worker is None else worker.num_workers]
+
+
 class Shared(torch.utils.data.IterableDataset):  # type: ignore[misc]
     """Shares its rows out in a step of its own, as WebDataset's pipelines do."""
 
-    def __iter__(self) -> Any:
-        return self._of_this_worker()
+    def __init__(self) -> None:
+        self.steps = [of_this_worker]
 
-    def _of_this_worker(self) -> Any:
-        worker = torch.utils.data.get_worker_info()
-        return iter(torch.rand(4096, 8)[:: 1 if worker is None else worker.num_workers])
+    def __iter__(self) -> Any:
+        return iter(self.steps[0](torch.rand(4096, 8)))
 
 
 @pytest.mark.parametrize("workers", [0, 1])

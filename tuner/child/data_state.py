@@ -29,6 +29,8 @@ FIRST_LOOK, LATER_LOOKS = 3, (8, 16, 64, 256)
 ITERATIONS_READ = 3
 """So many iterations are looked at, each for some milliseconds in all: the rate of the others is what is measured."""
 _PLAIN = (type(None), bool, int, float, complex, str)
+_MODULES = "._modules"
+"""Where a module of PyTorch's holds those within it."""
 _TRAINERS = {"accelerate": "Accelerator", "lightning": "Fabric", "lightning_fabric": "Fabric"}
 """Package → the class of what trains: a function that makes batches may ask it for what never changes."""
 
@@ -83,12 +85,12 @@ def kept_in(roots: Mapping[str, object]) -> Mapping[str, int]:
             elif isinstance(value, list):
                 step = max(1, len(value) // ITEMS_READ)
                 kept[path] = sum(1 for item in value[::step] if item is not None)
-            for name, member in _caching(value):
+            for name, member in caching(value):
                 kept[path + name] = member.cache_info().currsize
     return kept
 
 
-def _caching(value: Any) -> Iterator[tuple[str, Any]]:
+def caching(value: Any) -> Iterator[tuple[str, Any]]:
     """What of it is made by ``functools.lru_cache``: itself, or methods of its class."""
     if isinstance(value, _lru_cache_wrapper):
         yield "", value
@@ -108,7 +110,10 @@ def values(roots: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:
         if isinstance(value, _PLAIN) or id(value) in seen or depth == DEEPEST:
             continue
         seen.add(id(value))
-        waiting.extend((path + name, below, value, depth + 1) for name, below in _parts(value))
+        # Modules within modules are one model, however deep its weights lie.
+        deeper = depth if path.endswith(_MODULES) else depth + 1
+        for name, below in _parts(value):
+            waiting.append((path + name, below, value, depth if name == _MODULES else deeper))
 
 
 def _parts(value: Any) -> Iterator[tuple[str, object]]:
@@ -130,13 +135,14 @@ def _parts(value: Any) -> Iterator[tuple[str, object]]:
 
 
 def _around(function: FunctionType) -> Iterator[tuple[str, object]]:
-    """What a function keeps: variables around it, and what its arguments are by default."""
+    """What a function keeps: variables around it, its own attributes, and what its arguments are by default."""
     code = function.__code__
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
     yield from ((f".{name}", _content(cell)) for name, cell in cells)
     last = code.co_varnames[: code.co_argcount][::-1]
     yield from ((f".{name}", value) for name, value in zip(last, (function.__defaults__ or ())[::-1], strict=False))
     yield from ((f".{name}", value) for name, value in (function.__kwdefaults__ or {}).items())
+    yield from ((f".{name}", value) for name, value in vars(function).items())
 
 
 def _attributes(value: object) -> dict[str, object]:
@@ -174,14 +180,27 @@ def _told(value: Any) -> Hashable:
     """What tells the value from another one, in a few microseconds; of containers and objects their parts tell."""
     if isinstance(value, _PLAIN):
         return repr(value) if isinstance(value, (float, complex)) else value
-    if isinstance(value, (list, deque)):
+    if isinstance(value, (list, deque, set)):
         return len(value)
+    if isinstance(value, bytearray):
+        return zlib.crc32(value)
     kind = type(value)
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
         return _of_array(value)
     if hasattr(kind, "data_ptr") and not value.is_inference():
-        return (tuple(value.shape), str(value.dtype), int(value._version))
+        return (tuple(value.shape), str(value.dtype), int(value._version), _numbers_of(value))
     return kind.__name__
+
+
+def _numbers_of(tensor: Any) -> int | None:
+    """As of an array, for what is written past PyTorch's own count (``.data``, ``.numpy()``), or bound anew; None where
+    the numbers don't lie one after the other in the host's memory.
+    """
+    with suppress(Exception):  # kinds of tensors that have no such view
+        if tensor.device.type == "cpu" and tensor.is_contiguous():
+            flat = tensor.detach().view(-1)[:: max(1, tensor.numel() // NUMBERS_READ)].clone()
+            return zlib.crc32(flat.view(sys.modules["torch"].uint8).numpy().tobytes())
+    return None
 
 
 def _of_array(array: Any) -> Hashable:

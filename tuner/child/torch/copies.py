@@ -11,6 +11,7 @@ import sys
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import _lru_cache_wrapper
 from types import FunctionType
 
 from ..call_sites import is_library
@@ -26,6 +27,7 @@ _GENERATORS = {
     "numpy.random.mtrand": ("RandomState",), "torch": ("Generator",), "torch._C": ("Generator",),
 }  # fmt: skip
 OWN = "{} draws random numbers of its own, which every worker would copy"
+GOES_ON = "{} is an iterator, and every worker would go through a copy of its own"
 COUNTS = "{} is counted up as the data are read: workers would count copies of their own"
 READING = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward")
 """Methods by which data are read and transformed."""
@@ -55,8 +57,11 @@ def _refusals(given: Arguments) -> dict[str, str]:
     data = {"dataset": given.get("dataset"), "collate_fn": given.get("collate_fn")}
     near = beside(data)
     generator = own_generator(data) or own_generator(near)
-    if generator and given.get("worker_init_fn") is None:
-        reason = OWN.format(generator)
+    reason = OWN.format(generator) if generator else ""
+    if not reason and not hasattr(type(data["dataset"]), "__iter__"):
+        iterator = own_iterator(data) or own_iterator(near)
+        reason = GOES_ON.format(iterator) if iterator else ""
+    if reason and given.get("worker_init_fn") is None:
         refused.update(num_workers=reason, persistent_workers=reason)
     if not given.get("num_workers") and (where := _seeding({**data, **near})):
         reason = f"{where} seeds the random numbers of the training as well, and workers have their own"
@@ -86,8 +91,18 @@ def own_generator(roots: Mapping[str, object]) -> str:
         if id(value) in seeded:
             continue
         kind = type(value)
-        numbers = isinstance(value, random.Random) or kind.__name__ in _GENERATORS.get(kind.__module__, ())
+        of_python = isinstance(value, random.Random) and not isinstance(value, random.SystemRandom)
+        numbers = of_python or kind.__name__ in _GENERATORS.get(kind.__module__, ())
         if numbers and uses(holder, path.rpartition(".")[2]):
+            return path
+    return ""
+
+
+def own_iterator(roots: Mapping[str, object]) -> str:
+    """The path of an iterator of Python's own, a generator among them, that the data hold and use; "" without one."""
+    for path, value, holder in values(roots):
+        goes_on = type(value).__module__ in ("builtins", "itertools") and hasattr(type(value), "__next__")
+        if goes_on and uses(holder, path.rpartition(".")[2]):
             return path
     return ""
 
@@ -199,6 +214,7 @@ def _held(value: object) -> dict[str, object] | None:
     names = [
         name for cls in type(value).__mro__[:-1] for name, each in vars(cls).items() if isinstance(each, FunctionType)
     ]
-    if not hasattr(value, "__dict__") or any(not name.startswith("_") or name in READING for name in names):
+    caches = isinstance(value, _lru_cache_wrapper)
+    if caches or not hasattr(value, "__dict__") or any(not name.startswith("_") or name in READING for name in names):
         return None
     return vars(value)

@@ -6,6 +6,10 @@ import weakref
 from collections.abc import Callable, Sized
 from typing import cast
 
+from ..call_sites import is_library
+from ..data_state import values
+from .reached import functions
+
 
 def reference(dataset: object) -> Callable[[], object]:
     """The dataset as long as it lives; a list, say, can't be referred to weakly and is never recognised."""
@@ -24,12 +28,20 @@ def length(dataset: object) -> int | None:
 
 
 def shards_itself(dataset: object) -> bool:
-    """Whether the dataset's ``__iter__`` asks for ``get_worker_info``, as PyTorch's documentation demands.
+    """Whether the dataset's ``__iter__`` asks for ``get_worker_info``, as PyTorch's documentation demands, and for how
+    many workers there are: what only seeds itself by the worker's number gives as many samples in each of them.
 
     A chain of datasets shards itself where each of them does. PyTorch's own pipes do so only with a filter among them,
     which the loader's process can't see: they count as such that don't.
     """
     if type(dataset).__module__.startswith("torch.") and type(dataset).__name__ == "ChainDataset":
         return all(shards_itself(part) for part in dataset.datasets)  # type: ignore[attr-defined]  # PyTorch's own
-    code = getattr(getattr(type(dataset), "__iter__", None), "__code__", None)
-    return code is not None and "get_worker_info" in code.co_names
+    begins = getattr(type(dataset), "__iter__", None)
+    if is_library(getattr(getattr(begins, "__code__", None), "co_filename", "")):
+        return "get_worker_info" in begins.__code__.co_names  # type: ignore[union-attr]  # it has a code
+    held = [value for _, value, _ in values({"dataset": dataset})]
+    asked, counted = (
+        any(name in names for _, names in functions(objects, ("__iter__",)))
+        for name, objects in (("get_worker_info", [dataset]), ("num_workers", held))
+    )
+    return asked and counted

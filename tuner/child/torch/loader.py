@@ -28,12 +28,13 @@ from .loader_places import LOADER_KNOBS, Fetched, Loader, as_written, by_name, d
 from .made_iterators import MadeIterators
 from .own_loaders import OwnLoaders
 from .queues import ready_batches
+from .samplers import SamplerWatch
 from .types import Arguments, DataLoader, LoaderIterator, Result, WorkersIterator
 
 BatchListener = Callable[[str, object, int], None]
 """Is called with a loader's key, a batch that it gave, and its samples."""
 Referred = Callable[[], DataLoader | None]
-UNSHARED = "an iterable dataset that isn't seen to ask which worker it is in"
+UNSHARED = "an iterable dataset that isn't seen to ask which worker it is in, and of how many"
 ONE_ITEM = "its batches are single items of the dataset, and nothing shows that several would all be trained on"
 MOST_AT_PLACE = 64
 """Loaders of one place that are told apart: a script may make one for each of its rollouts, each of another length."""
@@ -53,6 +54,7 @@ class LoaderWatch:
         self.sources.reader = session.feeds
         self._on_batch = on_batch
         self._copies = CopyWatch()
+        self._samplers = SamplerWatch()
         self._lasting = LastingWorkers(torch, self._lasts, self._copies)
         self._of_object: ByIdentity[Loader] = ByIdentity()
         self._queues: weakref.WeakKeyDictionary[LoaderIterator, list[int]] = weakref.WeakKeyDictionary()
@@ -295,8 +297,8 @@ class LoaderWatch:
 
     def _next_index(self, original: Callable[..., Result]) -> Callable[..., Result]:
         def _next_index(iterator: LoaderIterator) -> Result:
-            index = original(iterator)
             entry = self._of_object.get(iterator)
+            index = self._samplers.ask(original, iterator, self._loader(iterator), entry)
             if self.own is not None and entry is not None and entry is self.sources.primary:
                 self.own.indices.given_out(iterator, index)
             # A sampler's batch may be any sequence; without one the index is the dataset's own, and it makes the batch.
@@ -334,8 +336,7 @@ class LoaderWatch:
 
     def _dropped(self, iterator: LoaderIterator) -> None:
         """The script doesn't get the batch that its iterator was to give next."""
-        queue = self._queues.get(iterator)
-        if queue:
+        if queue := self._queues.get(iterator):
             queue.pop(0)
 
     def _is_marked(self, entry: Loader) -> bool:

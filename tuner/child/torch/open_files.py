@@ -5,12 +5,15 @@ One worker's seek moves what another one reads next: samples are mixed up, and m
 
 from __future__ import annotations
 
+import gc
 import io
-from collections.abc import Collection, Mapping, Sequence
+import os
+import stat
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ..data_state import values
+from ..data_state import caching, values
 from .reached import functions, uses
 
 CONNECTIONS = frozenset({"sqlite3", "lmdb", "h5py", "netCDF4", "tables", "psycopg", "psycopg2", "pymysql"})
@@ -23,6 +26,8 @@ _OF_EACH_PROCESS = frozenset({"getpid", "pread", "preadv"})
 """Names in code that knows of several processes, or reads without a place of the file's own."""
 _OPENS = frozenset({"open", "File", "ZipFile", "connect", "Dataset", "open_file"})
 """Names by which a worker that asks which one it is opens what is its own."""
+_MOVES = "lseek"
+"""The name in code that moves the place of a descriptor."""
 _STANDARD = 2
 """The last descriptor of what the process prints to."""
 
@@ -69,11 +74,32 @@ def opened(data: Mapping[str, object], methods: Sequence[str]) -> str:
     ``methods``: those by which the data are read.
     """
     held = list(values(data))
-    found = next((path for path, value, holder in held if is_open(value) and _is_used(path, holder, data)), "")
-    if not found:
+    reading = [names for _, names in functions([value for _, value, _ in held], methods)]
+    if any(map(_knows_processes, reading)):
         return ""
-    reading = functions([value for _, value, _ in held], methods)
-    return "" if any(_knows_processes(names) for _, names in reading) else found
+    moves = any(_MOVES in names for names in reading)
+    used = ((path, value) for path, value, holder in held if _is_used(path, holder, data))
+    for path, value in used:
+        if is_open(value):
+            return path
+        if moves and _is_descriptor(value):
+            return f"{path} as a descriptor"
+    return next((path for path, value in _cached(held) if is_open(value)), "")
+
+
+def _cached(held: Collection[tuple[str, object, object]]) -> Iterator[tuple[str, object]]:
+    """Path and value of what functions with ``functools.lru_cache`` gave before, and of its parts."""
+    for path, value, _ in held:
+        for name, cache in caching(value):
+            given = [x for each in gc.get_referents(cache) for x in (each.values() if type(each) is dict else [each])]
+            yield from ((where, part) for where, part, _ in values({f"what {path}{name} gave": given}))
+
+
+def _is_descriptor(value: object) -> bool:
+    """Whether this is the number of a file that the process has open."""
+    with suppress(OSError, OverflowError):
+        return type(value) is int and value > _STANDARD and stat.S_ISREG(os.fstat(value).st_mode)
+    return False
 
 
 def _knows_processes(names: Collection[str]) -> bool:

@@ -87,7 +87,8 @@ def named(objects: Iterable[Any], methods: Sequence[str]) -> Iterator[Named]:
         held: Mapping[str, object] = function.__globals__
         read = {name: held[name] for name in variables_in(function.__code__) if name in held}
         for name, value in {**dict(_around(function)), **read}.items():
-            if _function(value) is None and (not isinstance(value, IGNORED) or class_attributes(value)):
+            has_parts = _function(value) is None or getattr(value, "__dict__", {})  # a function's own attributes
+            if has_parts and (not isinstance(value, IGNORED) or class_attributes(value)):
                 yield Named(name, value, frozenset(names), taken_of(name, function.__code__))
 
 
