@@ -153,7 +153,7 @@ def test_training_in_processes_of_the_scripts_own_is_told_at_once(
     run = run_child(write_script(SPAWN.replace("START", start)))
     failure = run.of("failure")[0]
     assert failure["reason"] == "own-processes"
-    assert "processes that it starts itself" in failure["detail"]
+    assert "processes that it starts itself (train)" in failure["detail"]
 
 
 def test_a_script_that_catches_everything_is_still_ended(

@@ -333,8 +333,8 @@ _BY_OTHERS = (
 _HINTS = {
     "no-step": "a step is an optimizer's step(); a script in which none is seen can tell of its own, with"
     " tuner.report(step=n)",
-    "own-processes": "have these processes started from outside, as torchrun does: a script that takes its rank from"
-    " the environment is studied with --ranks N",
+    "own-processes": "let its first process train, by a call of that function where it starts one process; ranks that a"
+    " launcher such as torchrun would start are studied with --ranks N",
     "too-short": "let it train longer: more epochs or more data",
     "deadline": "give a trial more time with --trial-timeout",
     NO_FRAMEWORK: "what trains with one of these can be tuned: a script that comes to it later needs more time"

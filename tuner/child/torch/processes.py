@@ -39,7 +39,7 @@ class ProcessWatch(ExitListener):
                 arguments = [*process._args, *process._kwargs.values()]
                 if any(self._is_trainable(argument) for argument in arguments):
                     self.trainers.add(process)
-                self.started.append(getattr(process._target, "__name__", type(process).__name__))
+                self.started.append(_name_of(process))
             if self.session.here:
                 # Each worker would make a folder of its own for sockets, and leave it behind when the trial ends.
                 process._config.setdefault("tempdir", util.get_temp_dir())
@@ -88,3 +88,11 @@ class ProcessWatch(ExitListener):
     def _reason(self) -> str:
         names = ", ".join(sorted(set(self.started)))
         return f"the script trains in processes that it starts itself ({names}): only its first process can be measured"
+
+
+def _name_of(process: Process) -> str:
+    """Of the function that it runs: that of the script's own, which ``torch.multiprocessing.spawn`` wraps."""
+    target: object = process._target
+    if getattr(target, "__module__", "") == "torch.multiprocessing.spawn":
+        target = next(iter(process._args), target)
+    return getattr(target, "__name__", type(process).__name__)
