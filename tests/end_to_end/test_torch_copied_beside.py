@@ -100,6 +100,46 @@ def test_a_function_that_counts_its_calls_is_seen(begin: Begin) -> None:
     assert "calls changes" in left_out(begin, Transformed(lambda x, _: weakening(x)))["num_workers"]
 
 
+class Trainer:
+    """Makes the batches by one of its methods, and keeps much besides."""
+
+    def __init__(self) -> None:
+        self.step, self.losses, self.scale = 0, [0.0], 2.0
+        self.model = torch.nn.Linear(5, 1)
+
+    def collate(self, rows: list[Any]) -> Any:
+        x, y = torch.utils.data.default_collate(rows)
+        return self.scaled(x), y
+
+    def scaled(self, x: Any) -> Any:
+        return x * self.scale
+
+    def learn(self) -> None:
+        self.step += 1
+        self.losses.append(0.0)
+        with torch.no_grad():
+            self.model.weight += 0.1
+
+
+class Curriculum(Trainer):
+    """Makes them by how far it is, which a function of the script's is told."""
+
+    def scaled(self, x: Any) -> Any:
+        return x * progress(self)
+
+
+def progress(trainer: Trainer) -> float:
+    return 1 / (1 + trainer.step)
+
+
+def test_of_the_object_that_makes_batches_counts_what_it_makes_them_of(begin: Begin) -> None:
+    """The steps that it counts, and its model, were said to be copied by each worker."""
+    trainer, other = Trainer(), Curriculum()
+    assert left_out(begin, Rows(), trainer.learn, collate_fn=trainer.collate) == {}
+    found = left_out(begin, Rows(), other.learn, collate_fn=other.collate)
+    assert found["num_workers"].startswith("collate_fn.__self__.step changes")
+
+
 def test_a_model_that_chooses_the_samples_is_seen_however_deep_its_weights_lie(begin: Begin) -> None:
     model = Deep()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

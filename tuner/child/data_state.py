@@ -16,6 +16,7 @@ from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 from .call_sites import is_library
+from .taken import taken_by
 
 State = Mapping[str, Hashable]
 """Path of a value, such as ``dataset.transform.size`` → what it is now."""
@@ -123,7 +124,9 @@ def _parts(value: Any) -> Iterator[tuple[str, object]]:
         step = max(1, len(value) // ITEMS_READ)
         return ((f"[{index}]", value[index]) for index in range(0, len(value), step))
     if isinstance(value, MethodType):
-        return iter([(".__self__", value.__self__)])
+        taken = taken_by(value)
+        named = {"": value.__self__} if taken is None else {f".{name}": part for name, part in taken.items()}
+        return ((f".__self__{name}", part) for name, part in named.items())
     if isinstance(value, FunctionType):
         return _around(value)
     if isinstance(value, partial):

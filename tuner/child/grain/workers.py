@@ -19,11 +19,12 @@ from typing import Any
 
 from ..call_sites import codes, is_library
 from ..data_state import values
+from ..taken import BETWEEN
 from ..torch import starting
 from ..torch.copies import COUNTS, OWN, beside, own_generator
 from ..torch.counting import counted_up
 from ..torch.imported import set_since
-from ..torch.reached import BETWEEN, functions, variables_in
+from ..torch.reached import functions, variables_in
 
 READING = (
     "__getitem__", "_getitems", "__call__", "__iter__", "__next__", "map", "random_map", "np_random_map",

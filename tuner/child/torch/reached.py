@@ -16,6 +16,7 @@ from typing import Any
 
 from ..call_sites import codes
 from ..call_sites import is_library as lies_in_library
+from ..taken import BETWEEN, READS, taken_of
 
 _LIBRARIES = ("torch", "numpy", "builtins", __name__.partition(".")[0])
 """Libraries, and this package, whose functions aren't followed: what they keep isn't the script's."""
@@ -23,12 +24,9 @@ _MOST_FUNCTIONS = 256
 IGNORED = (type, ModuleType, BuiltinFunctionType)
 """What nothing is kept in that a script would change."""
 _OF_GLOBALS = ("LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME")
-_READS = (*_OF_GLOBALS, "LOAD_DEREF")
 _IMPORTS = ("IMPORT_NAME", "IMPORT_FROM")
 _SEEDED_BY = ("torch", "random", "cuda", "default_generator")
 """Names by which a script reaches PyTorch's function, or the generator that its process has."""
-BETWEEN = ("CACHE", "EXTENDED_ARG", "PRECALL")
-"""Instructions that stand between others and do nothing by themselves."""
 _variables: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
 _names: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
@@ -92,29 +90,6 @@ def named(objects: Iterable[Any], methods: Sequence[str]) -> Iterator[Named]:
                 yield Named(name, value, frozenset(names), taken_of(name, function.__code__))
 
 
-def taken_of(name: str, code: CodeType) -> frozenset[str] | None:
-    """As ``Named.taken``, of the variable of this name in a code and the functions that it makes."""
-    taken: set[str] = set()
-    instructions = [each for each in dis.get_instructions(code) if each.opname not in BETWEEN]
-    for place, each in enumerate(instructions):
-        if each.argval != name or each.opname not in _READS:
-            continue
-        after = [(each.opname, each.argval) for each in instructions[place + 1 : place + 3]]
-        if after[0][0] in ("LOAD_ATTR", "LOAD_METHOD"):
-            taken.add(str(after[0][1]))
-        elif after[0][0] == "LOAD_CONST" and after[1][0] in ("BINARY_SUBSCR", "BINARY_OP"):
-            taken.add(after[0][1])
-        else:
-            return None
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType) and name in (*inner.co_names, *inner.co_freevars):
-            within = taken_of(name, inner)
-            if within is None:
-                return None
-            taken |= within
-    return frozenset(taken)
-
-
 def functions(
     objects: Iterable[Any],
     methods: Sequence[str] = ("forward",),
@@ -127,7 +102,7 @@ def functions(
     waiting: list[tuple[FunctionType, type | None]] = []
     for each in objects:
         if (itself := _function(each)) is not None:
-            waiting.append((itself, None))
+            waiting.append((itself, type(each.__self__) if isinstance(each, MethodType) else None))
             continue
         kinds[type(each)] = None
         held_by = getattr(each, "__dict__", {}).values()
@@ -209,7 +184,7 @@ def seeds(code: CodeType) -> bool:
         for last, step in pairs:
             if (last.argval, step.argval) == ("random", "seed"):
                 return True
-            is_global = step.opname in _READS or last.opname in _READS or last.argval in {*_SEEDED_BY, *imported}
+            is_global = step.opname in READS or last.opname in READS or last.argval in {*_SEEDED_BY, *imported}
             if step.argval == "manual_seed" and is_global:
                 return True
     return False
