@@ -6,6 +6,7 @@ first write, and two processes can then claim the same trial (measured: 23 of 20
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -24,6 +25,8 @@ from tuner.storage import codec, schema
 from tuner.storage.schema import study_table, trial_table
 
 BUSY_TIMEOUT_MS = 60_000
+_FILE = "autotune-file"
+"""Under this name a connection to SQLite knows which file it has open."""
 
 
 class TrialState(StrEnum):
@@ -275,10 +278,13 @@ def prepare_engine(engine: sa.Engine) -> None:
     """Makes SQLite safe for several processes and for power cuts; other databases are left as they are.
 
     For any engine on a study's database, also Optuna's. ``synchronous=FULL``: a trial costs seconds and a sync
-    milliseconds, so nothing is gained by risking the last ones.
+    milliseconds, so nothing is gained by risking the last ones. A transaction on a file that isn't at its path any
+    more is an ``OSError``: it would be written, and nobody would ever find it.
     """
     if engine.dialect.name != "sqlite":
         return
+
+    path = os.path.abspath(engine.url.database or "")
 
     def connect(connection: Any, record: Any) -> None:
         connection.isolation_level = None  # or pysqlite begins transactions by itself, and too late
@@ -288,12 +294,24 @@ def prepare_engine(engine: sa.Engine) -> None:
         cursor.execute("PRAGMA synchronous=FULL")
         cursor.execute("PRAGMA foreign_keys=ON")
         cursor.close()
+        record.info[_FILE] = _file_at(path)
 
     def begin(connection: sa.Connection) -> None:
+        if connection.info.get(_FILE) != _file_at(path):
+            raise OSError(f"its file was {'replaced' if _file_at(path) else 'removed'} while it was in use")
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     sa.event.listen(engine, "connect", connect)
     sa.event.listen(engine, "begin", begin)
+
+
+def _file_at(path: str) -> tuple[int, int] | None:
+    """What tells the file that is at this path now from others; None where there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _keep_a_log_ahead(cursor: sqlite3.Cursor) -> None:
@@ -320,6 +338,7 @@ def storage_error(error: BaseException, place: str) -> StorageError:
 
 
 _HINTS = (
+    ("while it was in use", "run the study again, and leave its folder where it is meanwhile"),
     ("readonly", "make the study's folder and its files writable, or copy it to where they are"),
     ("unable to open", "the study's folder must exist and be writable: choose another one"),
     ("no space", "free some disk space, then run the study again: it resumes where it was"),

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.strangers import NOBODY, open_to_strangers
 
+from tuner.errors import StorageError
 from tuner.model import BASELINE, Phase
 from tuner.storage.database import NewTrial, Repository
 
@@ -112,3 +113,23 @@ def test_a_new_database_that_another_process_writes_is_waited_for(tmp_path: Path
     finally:
         end.join()
         other.close()
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_study_whose_folder_goes_meanwhile_is_told_at_once(tmp_path: Path, how: str) -> None:
+    """It went on to its end in a file that nobody finds any more, and named a result and a way to go on."""
+    folder = tmp_path / "study"
+    folder.mkdir()
+    repository = Repository(f"sqlite:///{folder}/study.db")
+    study = repository.create_study("train", {}).id
+    repository.start_trial(study, NewTrial(Phase.BASELINE, BASELINE), "me")
+    folder.rename(tmp_path / "elsewhere")
+    if how == "replaced":
+        folder.mkdir()
+        Repository(f"sqlite:///{folder}/study.db").close()
+    with pytest.raises(StorageError, match=f"its file was {how} while it was in use") as told:
+        repository.start_trial(study, NewTrial(Phase.SEARCH, BASELINE), "me")
+    assert "leave its folder where it is" in told.value.hint
+    with pytest.raises(StorageError, match=how):
+        repository.records(study)
+    repository.close()
