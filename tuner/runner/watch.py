@@ -20,6 +20,7 @@ from tuner.child.wire import Entry
 from tuner.devices.base import DeviceReader
 from tuner.devices.energy import host_meter
 from tuner.devices.present import kind_of
+from tuner.formatting import bytes_text
 from tuner.model import Outcome
 from tuner.runner.classify import HOST_OOM, EndedBy, Traces, classify, classify_plain
 from tuner.runner.held import Held, HeldTrial
@@ -355,11 +356,11 @@ def _due(
         return None
     # RSS counts shared pages repeatedly: only a reading that tells them apart may end a trial.
     if cap and usage.pss_bytes is not None and usage.pss_bytes > cap:
-        return EndedBy.HOST_OOM, f"its processes took {usage.pss_bytes:,} bytes of {cap:,} allowed"
+        return EndedBy.HOST_OOM, f"its processes took {bytes_text(usage.pss_bytes)}, of {bytes_text(cap)} allowed"
     # Beyond the cap as well: the kernel may choose the whole container, and so the study, to end.
     if left < FLOOR:
         taken = usage.pss_bytes if usage.pss_bytes is not None else usage.rss_bytes
-        line = f"less than {FLOOR:.0%} of the machine's memory was left when its processes took {taken:,} bytes"
+        line = f"less than {FLOOR:.0%} of the machine's memory was left when its processes took {bytes_text(taken)}"
         return EndedBy.MACHINE_FULL, line
     if lasted_s > limits.trial_timeout_s:
         return EndedBy.DEADLINE, f"not through after {limits.trial_timeout_s:.0f} s{course.where()}"

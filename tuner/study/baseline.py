@@ -344,8 +344,8 @@ _HINTS = {
     "no-progress": "does it wait for something, such as a download or an answer? A script that computes for long"
     " between two steps needs more time: --trial-timeout",
     "device-oom": "the script as written doesn't fit the device: choose a smaller batch or another device",
-    "host-oom": "the script as written doesn't fit the machine's memory: use fewer workers, end other processes"
-    " that take memory, or raise --max-memory",
+    "host-oom": "the script as written takes more memory than it may, or takes ever more: use fewer workers or a"
+    " smaller batch, end other processes that take memory, or raise --max-memory",
     "signal-kill": _BY_OTHERS, "worker-killed": _BY_OTHERS,
     "nan": "its loss is not a number as written: tune it once it trains",
 }

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tuner.analysis.gain import comparable
+from tuner.formatting import bytes_text
 from tuner.model import TOOK_THE_STUDY_DOWN, Config, Outcome, OutcomeKind, Phase, Trial
 from tuner.runner.created_files import move_created_files
 from tuner.runner.launch import mask_request
@@ -142,6 +143,6 @@ def within_limits(outcome: Outcome, limits: Limits, config: Config) -> Outcome:
         ("host-oom", "the host", measurement.peak_host_bytes, limits.max_host_bytes),
     ):
         if most is not None and peak is not None and peak > most:
-            detail = f"it took {peak:,} bytes of {what}, of {most:,} allowed"
+            detail = f"it took {bytes_text(peak)} of {what}, of {bytes_text(most)} allowed"
             return replace(outcome, kind=OutcomeKind.INFEASIBLE, reason=reason, detail=detail)
     return outcome

@@ -232,7 +232,7 @@ def test_a_failure_for_want_of_memory_that_comes_again_is_told_as_such(tmp_path:
     failed = Outcome(OutcomeKind.INFEASIBLE, "host-oom", "MemoryError: it broke", trace, seconds=2.0)
     verdict, _ = inquire(tmp_path, failed, lambda request: failed)
     assert (verdict.whose, verdict.obstacle) == (Whose.SCRIPT, "")
-    assert "fit the machine's memory" in (blame_error(failed, verdict, tmp_path).hint or "")
+    assert "takes more memory than it may" in (blame_error(failed, verdict, tmp_path).hint or "")
 
 
 @pytest.mark.parametrize(
