@@ -244,7 +244,7 @@ class Hardest:
 
     def __init__(self, hard: Any) -> None:
         self.hard = hard
-        self.given = 0
+        self.given, self.pool = 0, [0]
 
     def __len__(self) -> int:
         return 24
@@ -252,6 +252,7 @@ class Hardest:
     def __iter__(self) -> Iterator[list[int]]:
         for _ in range(24):
             self.given += 1
+            self.pool += [self.given] if self.given % 7 == 0 else []
             yield torch.multinomial(self.hard, 4).tolist()
 
 

@@ -6,18 +6,19 @@ Workers have it asked ahead, by as many batches as are prefetched: it would answ
 from __future__ import annotations
 
 import sys
+import time
 import weakref
 from collections.abc import Callable
 
 from ..call_sites import is_library
-from ..data_state import State, state_of
+from ..data_state import ITERATIONS_READ, State, state_of
 from .copies import beside
 from .loader_places import Loader
 from .types import DataLoader, LoaderIterator, Result
 
 TOLD = "{} changes between the answers of a sampler that reads it, and workers ask it ahead"
-LOOKS = (1, 2, 3, 8, 16, 64, 256)
-"""Answers around which is looked at what the sampler reads."""
+MOST_LOOKS, LONGEST_S = 64, 0.1
+"""Of one iteration: so many answers are looked around, and for so long in all."""
 
 
 class SamplerWatch:
@@ -25,6 +26,7 @@ class SamplerWatch:
 
     def __init__(self) -> None:
         self._watches: weakref.WeakKeyDictionary[LoaderIterator, _Watch] = weakref.WeakKeyDictionary()
+        self._iterations = 0
 
     def ask(
         self,
@@ -37,7 +39,8 @@ class SamplerWatch:
         against asking its sampler ahead is noted in ``entry``.
         """
         watch = self._watches.get(iterator)
-        if watch is None and loader is not None:
+        if watch is None and loader is not None and self._iterations < ITERATIONS_READ:
+            self._iterations += 1
             watch = self._watches[iterator] = _Watch(_own(loader))
         if watch is None or not watch.looks():
             return original(iterator)
@@ -61,35 +64,31 @@ def _own(loader: DataLoader) -> dict[str, object]:
 
 
 class _Watch:
-    """Of one iteration: what the sampler changes by itself, as a count of its answers, is no matter."""
+    """Of one iteration. What changes while the sampler answers is its own doing, and no matter."""
 
     def __init__(self, samplers: dict[str, object]) -> None:
         self._samplers = samplers
         self._answers = 0
-        self._before: State = {}
+        self._seconds = 0.0
         self._after: State = {}
-        self._by_itself: set[str] = set()
 
     def looks(self) -> bool:
         """Whether a look is due around the answer that is asked for now."""
         self._answers += 1
-        return bool(self._samplers) and self._answers in LOOKS
+        return bool(self._samplers) and self._answers <= MOST_LOOKS and self._seconds < LONGEST_S
 
     def before(self) -> str:
-        """Why the sampler can't be asked ahead, or ""."""
-        self._before = self._state()
-        changed = _changed(self._after, self._before)
-        return next((TOLD.format(path) for path in changed if path not in self._by_itself), "")
+        """Why the sampler can't be asked ahead, or "". What was None at its last answer, or not there, is no change."""
+        now, before = self._state(), self._after
+        known = (path for path, value in before.items() if value is not None and path in now)
+        return next((TOLD.format(path) for path in known if now[path] != before[path]), "")
 
     def after(self) -> None:
         """The sampler has answered."""
         self._after = self._state()
-        self._by_itself.update(_changed(self._before, self._after))
 
     def _state(self) -> State:
-        return state_of({**self._samplers, **beside(self._samplers)})
-
-
-def _changed(before: State, now: State) -> list[str]:
-    """Paths of values that aren't as they were; what was None, or not there, is no change."""
-    return [path for path, value in before.items() if value is not None and path in now and now[path] != value]
+        began = time.perf_counter()
+        state = state_of({**self._samplers, **beside(self._samplers)})
+        self._seconds += time.perf_counter() - began
+        return state
