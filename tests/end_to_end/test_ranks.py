@@ -157,7 +157,7 @@ def test_ranks_that_train_apart_are_refused(tmp_path: Path) -> None:
         time.sleep(0.005)
     """
     outcome = run_ranks(tmp_path, textwrap.dedent(source))
-    assert outcome.reason == "unsupported" and "it makes no process group" in outcome.detail
+    assert outcome.reason == "no-group" and "it makes no process group" in outcome.detail
 
 
 @pytest.mark.slow  # unit/child/torch/test_ranks_watch.py

@@ -333,8 +333,10 @@ _BY_OTHERS = (
 _HINTS = {
     "no-step": "a step is an optimizer's step(); a script in which none is seen can tell of its own, with"
     " tuner.report(step=n)",
-    "own-processes": "let its first process train, by a call of that function where it starts one process; ranks that a"
-    " launcher such as torchrun would start are studied with --ranks N",
+    "own-processes": "where it starts one process, call that function instead; where it starts one for each rank, have"
+    " them started from outside, as torchrun does, and study the script with --ranks N",
+    "no-group": "leave out --ranks for a script of one process; several join by init_process_group(), whose rank"
+    " and size come from the environment, as torchrun gives them",
     "too-short": "let it train longer: more epochs or more data",
     "deadline": "give a trial more time with --trial-timeout",
     NO_FRAMEWORK: "what trains with one of these can be tuned: a script that comes to it later needs more time"

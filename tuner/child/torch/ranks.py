@@ -58,7 +58,7 @@ class RanksWatch:
         if session.clock.total_steps and self._size != session.ranks and not session.ended_badly:
             group = f"its process group has {self._size} of them" if self._size else "it makes no process group"
             session.fail(
-                "unsupported",
+                "no-group",
                 f"the script doesn't train in {session.ranks} ranks together: {group}"
                 " (torch.distributed.init_process_group)",
             )

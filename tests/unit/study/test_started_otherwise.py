@@ -1,0 +1,17 @@
+"""A script that ranks can't be measured of as it is started: what is advised has to help with that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tuner.model import Outcome, OutcomeKind
+from tuner.study.baseline import baseline_error
+
+
+@pytest.mark.parametrize(("reason", "advice"), [("own-processes", "--ranks N"), ("no-group", "leave out --ranks")])
+def test_how_ranks_are_studied_is_advised(tmp_path: Path, reason: str, advice: str) -> None:
+    """A script without steps may tell of its own; one whose steps are taken elsewhere has none to tell of."""
+    error = baseline_error(Outcome(OutcomeKind.INFEASIBLE, reason, "trains otherwise"), tmp_path)
+    assert error.hint is not None and advice in error.hint and "tuner.report" not in error.hint
