@@ -364,3 +364,21 @@ def test_all_steps_in_one_call_cannot_be_measured(trial: Trial, loop: str, steps
     train(weights())
     (said,) = trial.end_of_script()
     assert said == f"{steps} steps are in one call of train, in which nothing can be measured"
+
+
+def test_a_gradient_that_a_loop_begins_with_does_not_lead_it(trial: Trial) -> None:
+    """As solvers do that keep the newest gradient in their state (L-BFGS): their first fifty steps counted as none."""
+
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def step(params: Any, gradients: Any, x: Any, y: Any) -> Any:
+        params = descend(params, gradients)
+        return params, jax.grad(loss_of)(params, x, y)
+
+    params = weights()
+    gradients = jax.grad(loss_of)(params, X[:20], Y[:20])
+    trial.trained(0, 20)
+    for x, y in batches(20, 12):
+        params, gradients = step(params, gradients, x, y)
+        trial.trained(1, len(x))
+    remarks = trial.end()["remarks"]
+    assert trial.is_counted() and not any("by turns" in remark for remark in remarks), remarks

@@ -136,8 +136,14 @@ class JittedFunction:
             self.team.discard(self)
             self.team, self.is_alone = weakref.WeakSet([self]), True
 
-    def follows(self, other: object) -> bool:
-        """Whether it was made of the same code after the script has let go of the other one: in each epoch, say."""
+    def follows(self, other: object, steps: int = 0) -> bool:
+        """Whether it was made of the same code after the script has let go of the other one: in each epoch, say.
+
+        Or is given what it gave itself, where the other one is a gradient that was taken on values once, before the
+        loop, and has ended all of the ``steps`` so far: one.
+        """
+        if isinstance(other, str) and steps == 1:
+            return self.carries
         is_alike = isinstance(other, JittedFunction) and self._code is not None and self._code is other._code
         return is_alike and isinstance(other, JittedFunction) and other.made() is None
 

@@ -323,11 +323,11 @@ class StepWatch:
 
         ``parts``: batches of an update; ``count`` is how many of those were taken.
         """
-        if isinstance(key, EagerSite):
-            key = key.name
-        if isinstance(key, JittedFunction) and key.follows(self.leader.key):
+        key, leader = key.name if isinstance(key, EagerSite) else key, self.leader.key
+        if isinstance(key, JittedFunction) and key.follows(leader, self._leading):
             self.leader.resigns()
-        leader = self.leader.key
+            self.beside.pop(key.name, None)
+            leader = None
         name = key.name if isinstance(key, JittedFunction) else f"the update at {key}"
         if isinstance(key, JittedFunction) and isinstance(leader, JittedFunction) and leader in key.team - {key}:
             self.in_turns.update({leader.name: None, name: None})
