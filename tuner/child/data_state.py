@@ -29,7 +29,9 @@ FIRST_LOOK, LATER_LOOKS = 3, (8, 16, 64, 256)
 """Batches after which the data are looked at: what opens its files with the first batch is done with it by then."""
 ITERATIONS_READ = 3
 """So many iterations are looked at, each for some milliseconds in all: the rate of the others is what is measured."""
-_PLAIN = (type(None), bool, int, float, complex, str)
+_PLAIN: tuple[Any, ...] = (type(None), bool, int, float, complex, str)
+_COMPARED = (type(None), bool, int, str)
+"""Plain values that are compared as they are: a float may be no number, which equals nothing."""
 _MODULES = "._modules"
 """Where a module of PyTorch's holds those within it."""
 _TRAINERS = {"accelerate": "Accelerator", "lightning": "Fabric", "lightning_fabric": "Fabric"}
@@ -70,8 +72,8 @@ class StateWatch:
 def state_of(roots: Mapping[str, object]) -> State:
     """What can be reached from these values now; ``roots``: name → value."""
     state: dict[str, Hashable] = {}
-    with suppress(Exception):  # the user's own classes may raise anything: then what was read so far has to do
-        for path, value, _ in values(roots):
+    for path, value, _ in values(roots):
+        with suppress(Exception):  # the user's own classes may raise anything
             state[path] = _told(value)
     return state
 
@@ -79,13 +81,12 @@ def state_of(roots: Mapping[str, object]) -> State:
 def kept_in(roots: Mapping[str, object]) -> Mapping[str, int]:
     """Path → how many results are kept there: in a dictionary, in places of a list, by ``functools.lru_cache``."""
     kept: dict[str, int] = {}
-    with suppress(Exception):  # as above
-        for path, value, _ in values(roots):
+    for path, value, _ in values(roots):
+        with suppress(Exception):  # as above
             if isinstance(value, dict):
-                kept[path] = len(value)
+                kept[path] = dict.__len__(value)
             elif isinstance(value, list):
-                step = max(1, len(value) // ITEMS_READ)
-                kept[path] = sum(1 for item in value[::step] if item is not None)
+                kept[path] = sum(1 for _, item in _items(value) if item is not None)
             for name, member in caching(value):
                 kept[path + name] = member.cache_info().currsize
     return kept
@@ -107,22 +108,31 @@ def values(roots: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:
         if not waiting:
             return
         path, value, holder, depth = waiting.popleft()
+        if not answers(value):
+            continue
         yield path, value, holder
         if isinstance(value, _PLAIN) or id(value) in seen or depth == DEEPEST:
             continue
         seen.add(id(value))
         # Modules within modules are one model, however deep its weights lie.
         deeper = depth if path.endswith(_MODULES) else depth + 1
-        for name, below in _parts(value):
-            waiting.append((path + name, below, value, depth if name == _MODULES else deeper))
+        with suppress(Exception):  # as above
+            for name, below in _parts(value):
+                waiting.append((path + name, below, value, depth if name == _MODULES else deeper))
+
+
+def answers(value: object) -> bool:
+    """Whether an object tells its class and its attributes: a proxy may raise an error where it stands for nothing."""
+    with suppress(Exception):
+        return value.__class__ is not None and getattr(value, "__dict__", ()) is not None
+    return False
 
 
 def _parts(value: Any) -> Iterator[tuple[str, object]]:
     if isinstance(value, dict):
-        return ((f"[{key!r:.40}]", item) for key, item in list(islice(value.items(), ITEMS_READ)))
+        return ((f"[{key!r:.40}]", item) for key, item in list(islice(dict.items(value), ITEMS_READ)))
     if isinstance(value, (list, tuple)):
-        step = max(1, len(value) // ITEMS_READ)
-        return ((f"[{index}]", value[index]) for index in range(0, len(value), step))
+        return ((f"[{index}]", item) for index, item in _items(value))
     if isinstance(value, MethodType):
         taken = taken_by(value)
         named = {"": value.__self__} if taken is None else {f".{name}": part for name, part in taken.items()}
@@ -135,6 +145,13 @@ def _parts(value: Any) -> Iterator[tuple[str, object]]:
     if isinstance(value, (type, ModuleType)) or _is_trainer(value):
         return iter(())
     return ((f".{name}", item) for name, item in _attributes(value).items())
+
+
+def _items(value: list[Any] | tuple[Any, ...]) -> Iterator[tuple[int, object]]:
+    """Some of them, as they lie there: a class of the script's may make items as they are asked for."""
+    kind: Any = list if isinstance(value, list) else tuple
+    length = kind.__len__(value)
+    return ((index, kind.__getitem__(value, index)) for index in range(0, length, max(1, length // ITEMS_READ)))
 
 
 def _around(function: FunctionType) -> Iterator[tuple[str, object]]:
@@ -181,16 +198,18 @@ def _content(cell: Any) -> object:
 
 def _told(value: Any) -> Hashable:
     """What tells the value from another one, in a few microseconds; of containers and objects their parts tell."""
-    if isinstance(value, _PLAIN):
-        return repr(value) if isinstance(value, (float, complex)) else value
-    if isinstance(value, (list, deque, set)):
-        return len(value)
+    plain: Any = next((kind for kind in _PLAIN if isinstance(value, kind)), None)
+    if plain is not None:  # of a class of the script's, too, which may compare and show itself otherwise
+        return value if type(value) in _COMPARED else str(plain.__repr__(value))
+    sized: Any = next((kind for kind in (list, deque, set) if isinstance(value, kind)), None)
+    if sized is not None:
+        return int(sized.__len__(value))
     if isinstance(value, bytearray):
         return zlib.crc32(value)
     kind = type(value)
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
         return _of_array(value)
-    if hasattr(kind, "data_ptr") and not value.is_inference():
+    if hasattr(kind, "data_ptr") and hasattr(kind, "is_inference") and not value.is_inference():
         return (tuple(value.shape), str(value.dtype), int(value._version), _numbers_of(value))
     return kind.__name__
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from ..call_sites import codes
 from ..call_sites import is_library as lies_in_library
+from ..data_state import answers
 from ..taken import BETWEEN, READS, taken_of
 
 _LIBRARIES = ("torch", "numpy", "builtins", __name__.partition(".")[0])
@@ -85,6 +86,8 @@ def named(objects: Iterable[Any], methods: Sequence[str]) -> Iterator[Named]:
         held: Mapping[str, object] = function.__globals__
         read = {name: held[name] for name in variables_in(function.__code__) if name in held}
         for name, value in {**dict(_around(function)), **read}.items():
+            if not answers(value):
+                continue
             has_parts = _function(value) is None or getattr(value, "__dict__", {})  # a function's own attributes
             if has_parts and (not isinstance(value, IGNORED) or class_attributes(value)):
                 yield Named(name, value, frozenset(names), taken_of(name, function.__code__))
@@ -106,8 +109,7 @@ def functions(
             continue
         kinds[type(each)] = None
         held_by = getattr(each, "__dict__", {}).values()
-        own = (value for value in held_by if isinstance(value, (FunctionType, MethodType)))
-        waiting += [(function, type(each)) for value in own if (function := _function(value)) is not None]
+        waiting += [(function, type(each)) for value in held_by if (function := _function(value)) is not None]
     for kind in kinds:
         waiting += [(function, kind) for function in _methods(kind, methods)]
     seen: set[int] = set()
@@ -129,8 +131,8 @@ def functions(
 
 
 def _function(value: object) -> FunctionType | None:
-    function = value.__func__ if isinstance(value, MethodType) else value
-    return function if isinstance(function, FunctionType) else None
+    function = value.__func__ if type(value) is MethodType else value
+    return function if type(function) is FunctionType else None
 
 
 def is_library(module: object) -> bool:

@@ -1,0 +1,109 @@
+"""Data of classes that answer otherwise than Python's own: a look at them raises nothing, and makes no item."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any, SupportsIndex
+
+import pytest
+import torch
+
+from tuner.child.data_state import StateWatch, kept_in, state_of
+from tuner.child.torch.copies import refusals
+from tuner.child.torch.datasets import shards_itself
+
+
+class NoAttributes:
+    """As a proxy whose object isn't there."""
+
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]  # as a proxy has it
+        raise RuntimeError
+
+
+class NoClass:
+    """As a proxy, which tells its object's class for its own."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+
+class Made(list[Any]):
+    """Makes each item as it is asked for, by the script's random numbers."""
+
+    def __len__(self) -> int:
+        raise RuntimeError
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Any:
+        return random.random()
+
+
+class Late(dict[str, Any]):
+    """Reads its items from a disk."""
+
+    def items(self) -> Any:
+        raise RuntimeError
+
+
+class Pointed:
+    """Looks like a tensor, as the storage of one does."""
+
+    def data_ptr(self) -> int:
+        return 0
+
+
+class Count(int):
+    """Compares itself with nothing."""
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError
+
+    __ne__ = __eq__
+    __hash__ = int.__hash__
+
+
+class Unseen(float):
+    """Shows itself to nobody."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):  # type: ignore[misc]  # PyTorch may lack types where this is checked
+    """Shares itself out, and draws by a generator that is found behind what is odd."""
+
+    def __init__(self, odd: object) -> None:
+        self.odd = odd
+        self.chance = random.Random(1)
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = torch.utils.data.get_worker_info()
+        return iter(range(worker.id if worker else 0, self.chance.randrange(9), worker.num_workers if worker else 1))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        NoAttributes, NoClass, lambda: Made([1]), lambda: Late(a=1), Pointed, torch.zeros(2).untyped_storage,
+        lambda: Count(3), lambda: Unseen(2),
+    ],
+)  # fmt: skip
+def test_what_lies_behind_an_odd_value_is_seen(made: Callable[[], object]) -> None:
+    """Each of these raised its own error into the script, or hid what came after it from sight."""
+    data, watch = Stream(made()), StateWatch()
+    assert shards_itself(data)
+    assert refusals({"dataset": data})["num_workers"].startswith("dataset.chance draws")
+    assert "dataset.chance" in state_of({"dataset": data})
+    data.__dict__["kept"] = {1: 2}
+    assert kept_in({"dataset": data})["dataset.kept"] == 1
+    assert not any(watch.read(lambda: {"dataset": data}) for _ in range(9))
+
+
+def test_no_item_is_made_for_a_look() -> None:
+    """Random numbers of the script's were drawn for it, and its training went on with others."""
+    data, before = Stream(Made([0.5])), random.getstate()
+    assert state_of({"dataset": data})["dataset.odd[0]"] == "0.5"
+    assert kept_in({"dataset": data})["dataset.odd"] == 1
+    refusals({"dataset": data})
+    assert random.getstate() == before
