@@ -25,6 +25,7 @@ MOST_VALUES = 5000
 DEEPEST = 5
 ITEMS_READ = 128
 NUMBERS_READ = 4096
+_BYTES_READ = 1 << 20
 FIRST_LOOK, LATER_LOOKS = 3, (8, 16, 64, 256)
 """Batches after which the data are looked at: what opens its files with the first batch is done with it by then."""
 ITERATIONS_READ = 3
@@ -205,7 +206,7 @@ def _told(value: Any) -> Hashable:
     if sized is not None:
         return int(sized.__len__(value))
     if isinstance(value, bytearray):
-        return zlib.crc32(value)
+        return zlib.crc32(value if len(value) <= _BYTES_READ else value[:: len(value) // NUMBERS_READ])
     kind = type(value)
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
         return _of_array(value)

@@ -89,8 +89,12 @@ def opened(data: Mapping[str, object], methods: Sequence[str]) -> str:
 
 def _cached(held: Collection[tuple[str, object, object]]) -> Iterator[tuple[str, object]]:
     """Path and value of what functions with ``functools.lru_cache`` gave before, and of its parts."""
+    seen: set[int] = set()
     for path, value, _ in held:
         for name, cache in caching(value):
+            if id(cache) in seen:
+                continue  # that of a class, of which many are held
+            seen.add(id(cache))
             given = [x for each in gc.get_referents(cache) for x in (each.values() if type(each) is dict else [each])]
             yield from ((where, part) for where, part, _ in values({f"what {path}{name} gave": given}))
 

@@ -27,6 +27,7 @@ class SamplerWatch:
     def __init__(self) -> None:
         self._watches: weakref.WeakKeyDictionary[LoaderIterator, _Watch] = weakref.WeakKeyDictionary()
         self._iterations = 0
+        """Those whose samplers are the script's own."""
 
     def ask(
         self,
@@ -39,9 +40,10 @@ class SamplerWatch:
         against asking its sampler ahead is noted in ``entry``.
         """
         watch = self._watches.get(iterator)
-        if watch is None and loader is not None and self._iterations < ITERATIONS_READ:
-            self._iterations += 1
-            watch = self._watches[iterator] = _Watch(_own(loader))
+        if watch is None and loader is not None:
+            own = _own(loader) if self._iterations < ITERATIONS_READ else {}
+            self._iterations += bool(own)
+            watch = self._watches[iterator] = _Watch(own)
         if watch is None or not watch.looks():
             return original(iterator)
         reason = watch.before()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import random
 from collections.abc import Callable, Iterator
+from time import process_time
 from typing import Any, SupportsIndex
 
 import pytest
 import torch
 
 from tuner.child.data_state import StateWatch, kept_in, state_of
+from tuner.child.torch import open_files, samplers
 from tuner.child.torch.copies import refusals
 from tuner.child.torch.datasets import shards_itself
 
@@ -107,3 +111,54 @@ def test_no_item_is_made_for_a_look() -> None:
     assert kept_in({"dataset": data})["dataset.odd"] == 1
     refusals({"dataset": data})
     assert random.getstate() == before
+
+
+class Row:
+    """Keeps what was read of it, as all rows of its class do in one place."""
+
+    @functools.lru_cache(maxsize=None)  # noqa: B019, UP033  # as scripts have it
+    def read(self) -> list[Any]:
+        return [*range(64)]
+
+
+def test_a_cache_of_many_rows_is_looked_into_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was once for each of the rows: that took seconds where the loader was made."""
+    looks, rows = itertools.count(), [Row() for _ in range(128)]
+    assert sum(len(row.read()) for row in rows) == 128 * 64
+    monkeypatch.setattr(open_files, "values", lambda roots: iter([("", next(looks), None)]))
+    assert [look for _, look in open_files._cached([("", row, None) for row in rows])] == [0]
+
+
+def test_of_many_bytes_few_are_read() -> None:
+    """A look took a second for each gigabyte."""
+    data = bytearray(1 << 28)
+    before = state_of({"data": data})
+    began = process_time()
+    for _ in range(8):
+        state_of({"data": data})
+    assert process_time() - began < 0.1, "8 x 256 MiB took 2 s"
+    data[0] = 1
+    assert state_of({"data": data}) != before
+
+
+class Ordered(torch.utils.data.Sampler[int]):  # type: ignore[misc]  # likewise
+    """A sampler of the script's own."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(8))
+
+    def __len__(self) -> int:
+        return 8
+
+
+def test_a_sampler_is_looked_at_in_few_iterations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was in each of them, so that all that was measured had the looks in it."""
+    looks = itertools.count()
+    monkeypatch.setattr(samplers, "state_of", lambda roots: {"look": next(looks)})
+    watch = samplers.SamplerWatch()
+    loader = torch.utils.data.DataLoader(range(8), sampler=Ordered())
+    for _ in range(9):
+        iterator = iter(loader)
+        for _ in range(8):
+            watch.ask(type(iterator)._next_index, iterator, loader, None)
+    assert next(looks) == 3 * 2 * sum(answer <= 8 for answer in samplers.LOOKS)
