@@ -12,6 +12,7 @@ from support.torch_trials import begin
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, TensorDataset
 
+from tuner.child.torch.evaluations import LOOKED_AT
 from tuner.child.torch.scaling import TAKEN
 
 __all__ = ["begin"]
@@ -261,3 +262,15 @@ def test_samples_that_are_drawn_between_steps_are_no_training(begin: Begin, at_t
             loop.evaluate([(torch.rand(8, 4),)] * 3, gradients=False, in_eval=False)
     trial.end()
     assert (trial.steps, trial.samples, trial.set_apart()) == (60, 480, 6)
+
+
+def test_drawn_samples_are_looked_for_in_a_few_calls(begin: Begin) -> None:
+    """In what is trained on behind them. All later steps were looked at: on a card each look waits for it."""
+    trial, loop = begin(), Loop()
+    looks = trial.adapter.watches.modules.rollouts
+    for epoch in range(3):
+        before = looks._calls
+        for (x,) in _loader(160, 8):
+            loop.train(x)
+        assert looks._calls - before == (LOOKED_AT if epoch else 0)
+        loop.evaluate([(torch.rand(8, 4),)] * 3, gradients=False, in_eval=False)

@@ -48,19 +48,21 @@ class EvaluationWatch:
         """Whether a model was called to train since the last fetch: then it is on that batch."""
         self._trains_in_eval = self._may_train_in_eval = False
         self._is_backed = False
-        """Whether a backward ran since the last call to train, and no batch has come since."""
-        self._to_look_at = 0
+        """Whether a backward has run since a loader is known to feed them."""
+        self._looked_at = LOOKED_AT + 1
+        """Calls to train since such a question, this one included."""
 
     @property
     def between_batches(self) -> bool:
         """Whether a model that trains was asked about something that no loader gave, few calls to train ago."""
-        return self._to_look_at > 0
+        return self._looked_at <= LOOKED_AT
 
     def called(self, module: Module, gradients: bool) -> bool:
         """A module with parameters to train is called, or without ``gradients`` any. Returns whether that may be to
         evaluate it on a batch that a loader gave.
         """
         in_eval = not module.training
+        self._looked_at += gradients
         if gradients and not in_eval:
             self._trains(module)
         elif gradients and (module not in self._taught or self._trains_in_eval):
@@ -71,7 +73,7 @@ class EvaluationWatch:
                 self._sources.was_asked()
             self._newest = _Look(id(module), gradients, in_eval, self._clock.now)
         if not gradients and self._is_backed and module in self._taught and not self._sources.has_fetched:
-            self._to_look_at = LOOKED_AT
+            self._looked_at = 0
             return True
         return self._newest is not None and not self._has_trained and self._sources.has_fetched
 
