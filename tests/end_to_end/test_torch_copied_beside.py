@@ -223,6 +223,15 @@ class Shares(torch.utils.data.IterableDataset[Any]):  # type: ignore[misc]  # li
         return ((torch.full((5,), number / 96), torch.zeros(1)) for number in self.share())
 
 
+class Asks(torch.utils.data.IterableDataset[Any]):  # type: ignore[misc]  # likewise
+    """Asks for both by their names in strings, since there are none without workers."""
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = torch.utils.data.get_worker_info()
+        share = range(getattr(worker, "id", 0), 96, getattr(worker, "num_workers", 1))
+        return ((torch.full((5,), number / 96), torch.zeros(1)) for number in share)
+
+
 class Seeds(torch.utils.data.IterableDataset[Any]):  # type: ignore[misc]  # likewise
     """Gives each worker as many samples, of its own seed: with more of them an epoch is longer."""
 
@@ -232,7 +241,7 @@ class Seeds(torch.utils.data.IterableDataset[Any]):  # type: ignore[misc]  # lik
         return ((torch.full((5,), chance.random()), torch.zeros(1)) for _ in range(96))
 
 
-@pytest.mark.parametrize(("made", "shares"), [(Shares, True), (Seeds, False)])
+@pytest.mark.parametrize(("made", "shares"), [(Shares, True), (Asks, True), (Seeds, False)])
 def test_a_stream_is_shared_out_where_the_number_of_workers_counts(
     begin: Begin, made: Callable[[], Any], shares: bool
 ) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sized
+from types import CodeType
 from typing import cast
 
-from ..call_sites import is_library
+from ..call_sites import codes, is_library
 from ..data_state import values
 from .reached import functions
+
+_NUMBER = "num_workers"
+"""What PyTorch names how many workers there are."""
 
 
 def reference(dataset: object) -> Callable[[], object]:
@@ -40,8 +44,11 @@ def shards_itself(dataset: object) -> bool:
     if is_library(getattr(getattr(begins, "__code__", None), "co_filename", "")):
         return "get_worker_info" in begins.__code__.co_names  # type: ignore[union-attr]  # it has a code
     held = [value for _, value, _ in values({"dataset": dataset})]
-    asked, counted = (
-        any(name in names for _, names in functions(objects, ("__iter__",)))
-        for name, objects in (("get_worker_info", [dataset]), ("num_workers", held))
-    )
-    return asked and counted
+    asked = any("get_worker_info" in names for _, names in functions([dataset], ("__iter__",)))
+    reading = functions(held, ("__iter__",))
+    return asked and any(_NUMBER in names or _tells(function.__code__) for function, names in reading)
+
+
+def _tells(code: CodeType) -> bool:
+    """Whether it has the name in a string: ``getattr(worker, "num_workers", 1)``."""
+    return any(_NUMBER in each.co_consts for each in codes(code))
