@@ -232,6 +232,26 @@ class Asks(torch.utils.data.IterableDataset[Any]):  # type: ignore[misc]  # like
         return ((torch.full((5,), number / 96), torch.zeros(1)) for number in share)
 
 
+class Told(Shares):
+    """Is told of how many by the script, and with more of them gives what others give as well."""
+
+    def __init__(self) -> None:
+        self.num_workers = 1
+
+    def share(self) -> range:
+        worker = torch.utils.data.get_worker_info()
+        return range(worker.id if worker else 0, 96, self.num_workers)
+
+
+class Asked(Told):
+    """Keeps what it asked for."""
+
+    def share(self) -> range:
+        worker = torch.utils.data.get_worker_info()
+        self.num_workers = worker.num_workers if worker else 1
+        return range(worker.id if worker else 0, 96, self.num_workers)
+
+
 class Seeds(torch.utils.data.IterableDataset[Any]):  # type: ignore[misc]  # likewise
     """Gives each worker as many samples, of its own seed: with more of them an epoch is longer."""
 
@@ -241,7 +261,9 @@ class Seeds(torch.utils.data.IterableDataset[Any]):  # type: ignore[misc]  # lik
         return ((torch.full((5,), chance.random()), torch.zeros(1)) for _ in range(96))
 
 
-@pytest.mark.parametrize(("made", "shares"), [(Shares, True), (Asks, True), (Seeds, False)])
+@pytest.mark.parametrize(
+    ("made", "shares"), [(Shares, True), (Asks, True), (Told, False), (Asked, True), (Seeds, False)]
+)
 def test_a_stream_is_shared_out_where_the_number_of_workers_counts(
     begin: Begin, made: Callable[[], Any], shares: bool
 ) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dis
+import itertools
 import weakref
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterator, Sized
 from types import CodeType
 from typing import cast
 
 from ..call_sites import codes, is_library
 from ..data_state import values
+from ..taken import BETWEEN
 from .reached import functions
 
 _NUMBER = "num_workers"
@@ -43,10 +46,26 @@ def shards_itself(dataset: object) -> bool:
     begins = getattr(type(dataset), "__iter__", None)
     if is_library(getattr(getattr(begins, "__code__", None), "co_filename", "")):
         return "get_worker_info" in begins.__code__.co_names  # type: ignore[union-attr]  # it has a code
-    held = [value for _, value, _ in values({"dataset": dataset})]
+    held = {path: value for path, value, _ in values({"dataset": dataset})}
     asked = any("get_worker_info" in names for _, names in functions([dataset], ("__iter__",)))
-    reading = functions(held, ("__iter__",))
-    return asked and any(_NUMBER in names or _tells(function.__code__) for function, names in reading)
+    reading = [(function.__code__, names) for function, names in functions(held.values(), ("__iter__",))]
+    if not asked or not any(_NUMBER in names or _tells(code) for code, names in reading):
+        return False
+    is_told = any(path.endswith(f".{_NUMBER}") and type(value) is int for path, value in held.items())
+    uses = {use for code, _ in reading for use in _uses_of_its_own(code)}
+    return not is_told or uses != {"LOAD_ATTR"}
+
+
+def _uses_of_its_own(code: CodeType) -> Iterator[str]:
+    """Instructions by which a method's code reads, or sets, a number of workers that its object holds: a number that
+    the script gave, which stays what it is with more of them.
+    """
+    steps = [step for step in dis.get_instructions(code) if step.opname not in BETWEEN]
+    owner = code.co_varnames[:1]
+    for last, step in itertools.pairwise(steps):
+        loaded = last.argval[-1:] if isinstance(last.argval, tuple) else (last.argval,)  # newer Pythons load several
+        if step.argval == _NUMBER and last.opname.startswith(("LOAD_FAST", "LOAD_DEREF")) and loaded == owner:
+            yield step.opname
 
 
 def _tells(code: CodeType) -> bool:
