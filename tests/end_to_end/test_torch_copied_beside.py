@@ -287,6 +287,16 @@ class Hardest:
             yield torch.multinomial(self.hard, 4).tolist()
 
 
+class Configured(Hardest):
+    """Keeps what its script writes, and gives its batches without it."""
+
+    def __init__(self, hard: Any) -> None:
+        self.hard = hard
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(torch.arange(96).split(4))
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_sampler_whose_weights_the_loop_writes_is_not_asked_ahead(begin: Begin, workers: int) -> None:
     assert _sampled(begin, workers, writes=True) == {"num_workers", "prefetch_factor"}
@@ -296,10 +306,15 @@ def test_what_a_sampler_changes_by_itself_is_no_matter(begin: Begin) -> None:
     assert _sampled(begin, 0, writes=False) == set()
 
 
-def _sampled(begin: Begin, workers: int, *, writes: bool) -> set[str]:
+def test_what_a_sampler_has_and_does_not_read_is_no_matter(begin: Begin) -> None:
+    """As the options of the script, in which it counts its steps."""
+    assert _sampled(begin, 0, Configured, writes=True) == set()
+
+
+def _sampled(begin: Begin, workers: int, kind: type[Hardest] = Hardest, *, writes: bool) -> set[str]:
     """The knobs that a script leaves out for its batch sampler."""
     hard, trial = torch.ones(96), begin()
-    loader = torch.utils.data.DataLoader(Rows(), batch_sampler=Hardest(hard), num_workers=workers)
+    loader = torch.utils.data.DataLoader(Rows(), batch_sampler=kind(hard), num_workers=workers)
     model = torch.nn.Linear(5, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for x, y in loader:

@@ -8,10 +8,13 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from types import MethodType
 
 from ..call_sites import is_library
 from ..data_state import ITERATIONS_READ, State, state_of
+from ..taken import taken_by
 from .copies import beside
 from .loader_places import Loader
 from .types import DataLoader, LoaderIterator, Result
@@ -90,7 +93,16 @@ class _Watch:
         self._after = self._state()
 
     def _state(self) -> State:
-        began = time.perf_counter()
-        state = state_of({**self._samplers, **beside(self._samplers)})
+        began, read = time.perf_counter(), self._samplers
+        with suppress(Exception):  # the user's own classes may raise anything
+            read = {path: value for name, each in self._samplers.items() for path, value in _read_of(name, each)}
+        state = state_of({**read, **beside(self._samplers)})
         self._seconds += time.perf_counter() - began
         return state
+
+
+def _read_of(name: str, sampler: object) -> Iterator[tuple[str, object]]:
+    """Path and value of what its ``__iter__`` reads of it; itself where that may be all of it."""
+    gives = getattr(sampler, "__iter__", None)
+    taken = taken_by(gives) if isinstance(gives, MethodType) else None
+    yield from [(name, sampler)] if taken is None else ((f"{name}.{each}", part) for each, part in taken.items())
