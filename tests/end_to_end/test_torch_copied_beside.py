@@ -128,15 +128,38 @@ class Curriculum(Trainer):
         return x * progress(self)
 
 
+class Heir(Curriculum):
+    """Has what it inherits make them."""
+
+    def collate(self, rows: list[Any]) -> Any:
+        return super().collate(rows)
+
+
+class Keyed(Trainer):
+    """Reads its settings by their names, of which one is that of an attribute."""
+
+    def __getitem__(self, name: str) -> float:
+        return self.scale if name == "model" else float(self.step)
+
+    def scaled(self, x: Any) -> Any:
+        return x / (1 + self["losses"])
+
+
 def progress(trainer: Trainer) -> float:
     return 1 / (1 + trainer.step)
 
 
 def test_of_the_object_that_makes_batches_counts_what_it_makes_them_of(begin: Begin) -> None:
     """The steps that it counts, and its model, were said to be copied by each worker."""
-    trainer, other = Trainer(), Curriculum()
+    trainer = Trainer()
     assert left_out(begin, Rows(), trainer.learn, collate_fn=trainer.collate) == {}
-    found = left_out(begin, Rows(), other.learn, collate_fn=other.collate)
+
+
+@pytest.mark.parametrize("kind", [Curriculum, Heir, Keyed])
+def test_an_object_whose_methods_may_read_all_of_it_counts_as_a_whole(begin: Begin, kind: type[Trainer]) -> None:
+    """What ``super()`` is given and ``self[...]`` calls stands nowhere by name: nothing was looked at."""
+    trainer = kind()
+    found = left_out(begin, Rows(), trainer.learn, collate_fn=trainer.collate)
     assert found["num_workers"].startswith("collate_fn.__self__.step changes")
 
 

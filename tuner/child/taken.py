@@ -12,9 +12,9 @@ READS = ("LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
 _LOCAL = ("LOAD_FAST", "LOAD_FAST_BORROW")
 
 
-def taken_of(name: str, code: CodeType) -> frozenset[str] | None:
-    """Attributes, and keys by constants, of the variable of this name that a code and the functions that it makes read;
-    None where they read anything else of it.
+def taken_of(name: str, code: CodeType, *, keyed: bool = True) -> frozenset[str] | None:
+    """Attributes, and where it is ``keyed`` keys by constants, of the variable of this name that a code and the
+    functions that it makes read; None where they read anything else of it.
     """
     taken: set[str] = set()
     instructions = [each for each in dis.get_instructions(code) if each.opname not in BETWEEN]
@@ -24,13 +24,13 @@ def taken_of(name: str, code: CodeType) -> frozenset[str] | None:
         after = [(each.opname, each.argval) for each in instructions[place + 1 : place + 3]]
         if after[0][0] in ("LOAD_ATTR", "LOAD_METHOD"):
             taken.add(str(after[0][1]))
-        elif after[0][0] == "LOAD_CONST" and after[1][0] in ("BINARY_SUBSCR", "BINARY_OP"):
+        elif keyed and after[0][0] == "LOAD_CONST" and after[1][0] in ("BINARY_SUBSCR", "BINARY_OP"):
             taken.add(after[0][1])
         else:
             return None
     for inner in code.co_consts:
         if isinstance(inner, CodeType) and name in (*inner.co_names, *inner.co_freevars):
-            within = taken_of(name, inner)
+            within = taken_of(name, inner, keyed=keyed)
             if within is None:
                 return None
             taken |= within
@@ -71,9 +71,13 @@ def taken_by(method: MethodType) -> Mapping[str, object] | None:
 
 
 def _of_local(name: str, code: CodeType) -> frozenset[str] | None:
-    """As ``taken_of``, of an argument. Newer Pythons load several in one instruction, and name them otherwise."""
+    """As ``taken_of``, of the first argument of a method, which ``super()`` is given without a word and whose keys call
+    a method. Newer Pythons load several arguments in one instruction, and name them otherwise.
+    """
+    if "__class__" in code.co_freevars:
+        return None
     for each in dis.get_instructions(code):
         among = name in each.argval if isinstance(each.argval, tuple) else each.argval == name
         if among and each.opname not in (*READS, *_LOCAL, "MAKE_CELL", "LOAD_CLOSURE"):
             return None
-    return taken_of(name, code)
+    return taken_of(name, code, keyed=False)
