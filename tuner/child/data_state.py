@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
 from functools import _lru_cache_wrapper, partial
-from itertools import islice
+from itertools import chain, islice
 from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
@@ -87,7 +87,7 @@ def kept_in(roots: Mapping[str, object]) -> Mapping[str, int]:
             if isinstance(value, dict):
                 kept[path] = dict.__len__(value)
             elif isinstance(value, list):
-                kept[path] = sum(1 for _, item in _items(value) if item is not None)
+                kept[path] = sum(item is not None for _, item in _items(value))
             for name, member in caching(value):
                 kept[path + name] = member.cache_info().currsize
     return kept
@@ -130,10 +130,9 @@ def answers(value: object) -> bool:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, object]]:
-    if isinstance(value, dict):
-        return ((f"[{key!r:.40}]", item) for key, item in list(islice(dict.items(value), ITEMS_READ)))
-    if isinstance(value, (list, tuple)):
-        return ((f"[{index}]", item) for index, item in _items(value))
+    if isinstance(value, (dict, list, tuple)):
+        own = {} if type(value) in (dict, list, tuple) else _attributes(value)
+        return chain(_items(value), ((f".{name}", item) for name, item in own.items()))
     if isinstance(value, MethodType):
         taken = taken_by(value)
         named = {"": value.__self__} if taken is None else {f".{name}": part for name, part in taken.items()}
@@ -148,11 +147,14 @@ def _parts(value: Any) -> Iterator[tuple[str, object]]:
     return ((f".{name}", item) for name, item in _attributes(value).items())
 
 
-def _items(value: list[Any] | tuple[Any, ...]) -> Iterator[tuple[int, object]]:
+def _items(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> Iterator[tuple[str, object]]:
     """Some of them, as they lie there: a class of the script's may make items as they are asked for."""
+    if isinstance(value, dict):
+        return ((f"[{key!r:.40}]", item) for key, item in list(islice(dict.items(value), ITEMS_READ)))
     kind: Any = list if isinstance(value, list) else tuple
     length = kind.__len__(value)
-    return ((index, kind.__getitem__(value, index)) for index in range(0, length, max(1, length // ITEMS_READ)))
+    places = range(0, length, max(1, length // ITEMS_READ))
+    return ((f"[{index}]", kind.__getitem__(value, index)) for index in places)
 
 
 def _around(function: FunctionType) -> Iterator[tuple[str, object]]:

@@ -113,6 +113,31 @@ def test_no_item_is_made_for_a_look() -> None:
     assert random.getstate() == before
 
 
+class Drawn(list[float]):
+    """A list that is a dataset, and changes its items by a generator of its own."""
+
+    def __init__(self, rows: list[float]) -> None:
+        super().__init__(rows)
+        self.chance = random.Random(1)
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Any:
+        return self.chance.random()
+
+
+class Settings(dict[str, Any]):
+    """A dictionary whose items are its attributes, as libraries have it."""
+
+    def __init__(self, **items: Any) -> None:
+        super().__init__(items)
+        self.__dict__ = self
+
+
+def test_a_list_or_a_dictionary_may_have_attributes() -> None:
+    """They were not looked at: each worker would draw the numbers of the others."""
+    assert refusals({"dataset": Drawn([0.0])})["num_workers"].startswith("dataset.chance draws")
+    assert state_of({"data": Settings(scale=2)})["data.scale"] == 2
+
+
 class Row:
     """Keeps what was read of it, as all rows of its class do in one place."""
 
@@ -161,4 +186,4 @@ def test_a_sampler_is_looked_at_in_few_iterations(monkeypatch: pytest.MonkeyPatc
         iterator = iter(loader)
         for _ in range(8):
             watch.ask(type(iterator)._next_index, iterator, loader, None)
-    assert next(looks) == 3 * 2 * sum(answer <= 8 for answer in samplers.LOOKS)
+    assert next(looks) == 3 * 2 * min(8, samplers.MOST_LOOKS)
