@@ -48,6 +48,7 @@ def main(batch_size=20, *, steps=30):
     BATCH, STEPS = batch_size, steps
 fire.Fire(main)
 """
+BY_NAME_ONLY = FIRE.replace("main(batch_size=20, *, steps=30)", "main(*, batch_size=20, steps=30)")
 TYRO = """
 import dataclasses, tyro
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +65,19 @@ def main(training: Training = Training(), evaluation: Evaluation = Evaluation(),
     BATCH, STEPS = training.batch_size, steps
 tyro.cli(main, args=[])
 """
+CHOSEN = """
+import dataclasses, tyro
+@dataclasses.dataclass
+class Training:
+    batch_size: int = 20
+@dataclasses.dataclass
+class Evaluation:
+    rows: int = 20
+BATCH, STEPS = tyro.cli(Training | Evaluation, args=["training"]).batch_size, 30
+"""
+PLAIN = TYRO.replace("tyro.cli(main", "tyro.cli(tyro.conf.OmitArgPrefixes[main]").replace(
+    "evaluation: Evaluation = Evaluation()", "evaluation: tyro.conf.Suppress[Evaluation] = Evaluation()"
+)
 HYDRA = """
 import dataclasses, hydra
 from hydra.core.config_store import ConfigStore
@@ -109,9 +123,12 @@ PARSERS = {
     "typer": (TYPER, "batch_size", "--batch-size"), "Fire": (FIRE, "batch_size", "--batch_size"),
     "tyro": (TYRO, "training.batch_size", "--training.batch-size"),
     "Hydra": (HYDRA, "training.batch_size", "training.batch_size="),
+    "Fire, by name only": (BY_NAME_ONLY, "batch_size", "--batch_size"),
+    "tyro, one of two": (CHOSEN, "batch_size", "--batch-size"),
+    "tyro, without groups": (PLAIN, "training.batch_size", "--batch-size"),
 }  # fmt: skip
 MARKS = {"tyro": pytest.mark.parsers, "Hydra": pytest.mark.parsers, "typer": pytest.mark.slow}  # Typer is click's
-BY_MARK = [pytest.param(each, marks=MARKS.get(each, ())) for each in PARSERS]
+BY_MARK = [pytest.param(each, marks=MARKS.get(each.partition(",")[0], ())) for each in PARSERS]
 WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1, "block_s": 0.0}
 KNOWN = {
     "framework": "jax", "unit": "samples", "as_written": {"batch_size": 20}, "options": {"batch_size": "batch_size"},

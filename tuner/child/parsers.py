@@ -91,12 +91,14 @@ class ParsersAdapter(Adapter):
         told = self.session.options.parsed
 
         def parsing(original: Callable[..., Any]) -> Callable[..., Any]:
-            def callable_with_args(*args: Any, field_name_prefix: str) -> Any:
+            def callable_with_args(*args: Any, **kwargs: Any) -> Any:
                 """Called for each class of a nested one, too: what is typed for its fields begins with its name."""
-                call, consumed = original(*args, field_name_prefix=field_name_prefix)
-                given = _keywords_of(call)
-                group = f"{field_name_prefix}." if field_name_prefix else ""
-                flags = {name: f"--{group}{name}".replace("_", "-") for name in given}
+                call, consumed = original(*args, **kwargs)
+                asked, given = signature(original).bind(*args, **kwargs).arguments, _keywords_of(call)
+                # Where one of several classes is chosen, tyro puts all of it into a field of its own.
+                outer = [each for each in asked["field_name_prefix"].split(".") if each and each[:6] != "__tyro"]
+                group = "".join(f"{each}." for each in outer)
+                flags = {name: flag for name, flag in _flags(asked["parser_definition"]) if name in given}
                 told(
                     {f"{group}{name}": (flag, given[name]) for name, flag in flags.items()},
                     lambda name, value: given.__setitem__(name.removeprefix(group), value),
@@ -113,19 +115,20 @@ class ParsersAdapter(Adapter):
 
         def making(original: Callable[..., Any]) -> Callable[..., Any]:
             def make_parse_fn(function: Any, metadata: Any) -> Any:
-                parse, names = original(function, metadata), core.inspectutils.GetFullArgSpec(function).args
+                parse, spec = original(function, metadata), core.inspectutils.GetFullArgSpec(function)
+                names = spec.args
 
                 def parse_fn(args: Any) -> Any:
                     made = parse(args)
                     given, named = made[0]
 
                     def put(name: str, value: Value) -> None:
-                        if name in named:
-                            named[name] = value
-                        else:
+                        if name in names[: len(given)]:
                             given[names.index(name)] = value
+                        else:  # Fire leaves out what is by name only, and wasn't typed
+                            named[name] = value
 
-                    values = {**dict(zip(names, given, strict=False)), **named}
+                    values = {**dict(zip(names, given, strict=False)), **spec.kwonlydefaults, **named}
                     told({name: (f"--{name}", value) for name, value in values.items()}, put)
                     return made
 
@@ -161,6 +164,18 @@ def _keywords_of(call: Callable[[], Any]) -> dict[str, Any]:
         return call.keywords
     keywords = getclosurevars(call).nonlocals.get("kwargs") if isfunction(call) else None
     return keywords if isinstance(keywords, dict) else {}
+
+
+def _flags(parser: Any) -> Iterator[tuple[str, str]]:
+    """What a function's or a class' own arguments are called, and their flags as tyro has them; "" of one without.
+
+    A flag needn't be called as its field is, nor begin with the names of those around it: the script may say so.
+    """
+    for argument in parser.args:
+        lowered = argument.lowered
+        names = getattr(lowered, "name_or_flags", None) or (lowered.name_or_flag,)  # of an older tyro
+        if not lowered.is_fixed():  # to what the script says
+            yield argument.field.call_argname, max((each for each in names if each[:1] == "-"), key=len, default="")
 
 
 def _fields(config: Mapping[Any, Any], group: str = "") -> Iterator[tuple[str, Any]]:
