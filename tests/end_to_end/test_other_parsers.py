@@ -49,6 +49,18 @@ def main(batch_size=20, *, steps=30):
 fire.Fire(main)
 """
 BY_NAME_ONLY = FIRE.replace("main(batch_size=20, *, steps=30)", "main(*, batch_size=20, steps=30)")
+CHAINED = """
+import fire
+class Training:
+    def evaluate(self, batch_size=40):
+        assert batch_size == 40
+        return self
+    def train(self, batch_size=20):
+        global BATCH, STEPS
+        BATCH, STEPS = batch_size, 30
+sys.argv = sys.argv[:1] + ["evaluate", "-", "train"]
+fire.Fire(Training)
+"""
 TYRO = """
 import dataclasses, tyro
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +136,7 @@ PARSERS = {
     "tyro": (TYRO, "training.batch_size", "--training.batch-size"),
     "Hydra": (HYDRA, "training.batch_size", "training.batch_size="),
     "Fire, by name only": (BY_NAME_ONLY, "batch_size", "--batch_size"),
+    "Fire, chained": (CHAINED, "batch_size", "--batch_size"),
     "tyro, one of two": (CHOSEN, "batch_size", "--batch-size"),
     "tyro, without groups": (PLAIN, "training.batch_size", "--batch-size"),
 }  # fmt: skip

@@ -83,7 +83,7 @@ class ParserOptions(ScriptOptions):
         """Sets the bound ones to the config's values, and remembers all."""
         values = {dest: value for dest, (_, value) in options.items()}
         for knob, dest in self.bound.items():
-            if type(values.get(dest)) is int:
+            if type(values.get(dest)) is int and self._is_of_training(knob, values[dest]):
                 try:
                     put(dest, self._given[knob])
                 except Exception as error:  # a rule of the script's own, which its parser keeps
@@ -96,6 +96,16 @@ class ParserOptions(ScriptOptions):
         for dest, (flag, _) in options.items():
             if flag and isinstance(values[dest], (bool, int, float, str)):
                 self._seen[dest] = _Option(flag, values[dest])
+
+    def _is_of_training(self, knob: str, told: int) -> bool:
+        """Whether it may be the option that the baseline found: in a trial a size of batches is the one written then.
+
+        What evaluates may have an option of the same name. In an applied run the training's own may be told another.
+        """
+        written = self._session.request.knowledge.as_written.get(knob)
+        if self._session.applied is not None or knob not in EFFECTIVE_BATCH or type(written) is not int:
+            return True
+        return told in (written, self._given[knob])
 
     def _compare(self, knob: str, told: int) -> None:
         """Says of an applied run whose script was told another batch than the one that the profile was proven with."""
