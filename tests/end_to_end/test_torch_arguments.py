@@ -170,3 +170,34 @@ def test_that_a_profile_takes_the_place_of_another_batch_is_said(
         assert parser.parse_args(["--batch-size", str(size)]).batch_size == 8
     told = "autotune: batch_size: the script was told 24, and is given 8, by a profile that was proven with 8\n"
     assert capfd.readouterr().err == (told if size == 24 else "")
+
+
+LIKE_OPTIONS = """
+    import argparse
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+    parser = argparse.ArgumentParser()
+    for name in ("train.batch_size", "predict.batch_size"):
+        parser.add_argument(f"--{name}", type=int, default=16)
+    size = vars(parser.parse_args())["train.batch_size"]
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(TensorDataset(torch.randn(512, 8)), size)
+    while True:
+        for (x,) in loader:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+"""
+
+
+def test_of_several_options_that_hold_the_size_none_is_taken_for_the_trainings(
+    run_child: Callable[..., Any], write_script: Callable[..., Path]
+) -> None:
+    """The last one was set. Where that isn't the training's, no trial had another batch."""
+    script = write_script(LIKE_OPTIONS)
+    facts = run_child(script).facts
+    assert (facts["as_written"]["batch_size"], facts["options"]) == (16, {}), facts
+    knowledge = {key: facts[key] for key in ("as_written", "options", "training_loaders")}
+    ran = run_child(script, {"batch_size": 8}, knowledge=knowledge)
+    assert ran.evidence("batch_size") == "verified", ran.of("knob")

@@ -151,9 +151,13 @@ class ParserOptions(ScriptOptions):
             if knob == "grad_accumulation" and patched:
                 continue  # in parts the script's own batches, schedules and counts stay what they are
             written = facts.as_written.get(knob)
-            for dest, option in self._seen.items():
-                if is_named(dest, knob) and type(option.value) is int and option.value == written:
-                    destinations[knob] = dest
+            named = [
+                dest for dest, option in self._seen.items()
+                if is_named(dest, knob) and type(option.value) is int and option.value == written
+            ]  # fmt: skip
+            # Of several any may be the training's, and the others would keep what they hold: the patches know which.
+            if len(named) == 1 or (named and knob in facts.left_out):
+                destinations[knob] = named[-1]
         for knob in set(EFFECTIVE_BATCH) & destinations.keys() - facts.kept_as_written:
             facts.left_out.pop(knob, None)  # what the patches can't do the script can
         facts.options = destinations
