@@ -306,10 +306,13 @@ def prepare_engine(engine: sa.Engine) -> None:
 
 
 def _file_at(path: str) -> tuple[int, int] | None:
-    """What tells the file that is at this path now from others; None where there is none."""
+    """What tells the file that is at this path now from others; None where there is none.
+
+    Where that can't be told, as behind a network that is away, it is the ``OSError`` that says why.
+    """
     try:
         status = os.stat(path)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return status.st_dev, status.st_ino
 

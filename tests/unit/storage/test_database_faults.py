@@ -133,3 +133,32 @@ def test_a_study_whose_folder_goes_meanwhile_is_told_at_once(tmp_path: Path, how
     with pytest.raises(StorageError, match=how):
         repository.records(study)
     repository.close()
+
+
+OUT_OF_REACH = """
+import os, sys
+from tuner.errors import StorageError
+from tuner.storage.database import Repository
+Repository("sqlite://").close()  # as in READ_ONLY
+if not os.getuid():
+    os.setuid(int(sys.argv[2]))
+repository = Repository(f"sqlite:///{sys.argv[1]}/study.db")
+os.chmod(sys.argv[1], 0)
+try:
+    repository.create_study("train", {})
+except StorageError as error:
+    print(f"message={error.message}")
+"""
+
+
+def test_a_folder_that_cant_be_looked_into_is_not_told_as_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    folder.mkdir()
+    open_to_strangers(tmp_path)
+    if not os.getuid():
+        os.chown(folder, NOBODY, -1)
+    try:
+        told = _run(OUT_OF_REACH, folder, NOBODY)
+    finally:
+        folder.chmod(0o755)
+    assert "Permission denied" in told["message"] and "removed" not in told["message"]
