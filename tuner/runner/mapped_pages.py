@@ -32,7 +32,7 @@ class SharedPages:
         """How many bytes, as of a reading in which the fork had as many of files mapped, within a few MiB."""
         at, shared = self._read.get(pid, (-MOST_BYTES_UNSEEN, 0))
         if abs(mapped_bytes - at) >= MOST_BYTES_UNSEEN:
-            shared = max(shared, shared_file_bytes(pid, other))  # of one that ends meanwhile nothing can be read
+            shared = shared_file_bytes(pid, other) or shared  # of one that ends meanwhile nothing can be read
             self._read[pid] = mapped_bytes, shared
             self.readings += 1
         return min(shared, mapped_bytes)

@@ -13,6 +13,7 @@ import pytest
 
 from tuner.analysis.resources import ResourceSample, peak_host_bytes
 from tuner.runner import tree
+from tuner.runner.mapped_pages import SharedPages
 from tuner.runner.tree import Tree, Usage, cpu_times, own_bytes
 
 #       user nice system idle iowait irq softirq steal guest guest_nice
@@ -148,25 +149,36 @@ def test_files_of_a_program_that_a_fork_started_count_once(tmp_path: Path) -> No
 
 
 def test_files_that_a_server_and_its_fork_have_both_touched_count_once(tmp_path: Path) -> None:
-    """The fork of ``FILE_LENDER`` touches all of them again, and half of another file that is its own."""
+    """The fork of ``FILE_LENDER`` touches all of them again, and half of another file that is its own.
+
+    Then it lets go of the first, as where memory is short, and touches another file: that is its own as well.
+    """
     size = 128 * 2**20
-    paths = [tmp_path / "library", tmp_path / "own"]
-    for path, length in zip(paths, (size, size // 2), strict=True):
+    paths = [tmp_path / name for name in ("library", "own", "data")]
+    for path, length in zip(paths, (size, size // 2, 2 * size), strict=True):
         path.write_bytes(bytes(length))
     source = FILE_LENDER.partition("    source")[0] + (
-        "    sum(mapped[::4096]); file = open(sys.argv[2], 'rb')\n"
-        "    own = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ); sum(own[::4096])\n"
-        "    print(os.getpid(), flush=True)\n    time.sleep(60)\ntime.sleep(60)\n"
+        "    sum(mapped[::4096]); kept = []\n"
+        "    for path in sys.argv[2:]:\n        file = open(path, 'rb')\n"
+        "        kept += [mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)]; sum(kept[-1][::4096])\n"
+        "        print(os.getpid(), flush=True); sys.stdin.readline(); mapped.madvise(mmap.MADV_DONTNEED)\n"
+        "time.sleep(60)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", source, *paths], stdout=subprocess.PIPE) as server:
-        assert server.stdout is not None
-        fork = int(server.stdout.readline())
+    command = [sys.executable, "-c", source, *map(str, paths)]
+    pages, used, fork = SharedPages(), list[int](), 0
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as server:
+        assert server.stdin is not None and server.stdout is not None
         try:
-            used = own_bytes([fork], server.pid)
+            for _ in paths[1:]:
+                fork = int(server.stdout.readline())
+                used.append(own_bytes([fork], server.pid, shared=pages))
+                server.stdin.write(b"\n")
         finally:
-            os.kill(fork, signal.SIGKILL)
             server.kill()
-    assert 1.5 * size <= used < 1.5 * size + 40 * 2**20
+            if fork:
+                os.kill(fork, signal.SIGKILL)
+    for share, told in zip((1.5, 3.5), used, strict=True):
+        assert share * size <= told < share * size + 40 * 2**20
 
 
 REPLACED = """
