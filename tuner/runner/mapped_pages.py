@@ -21,11 +21,11 @@ LARGEST_BYTES = 4 * 2**30
 class SharedPages:
     """Pages of files that forks have mapped that the process they were forked from has mapped, too.
 
-    ``readings``: how often they were read from the kernel so far.
+    ``readings``: how often they were read from the kernel so far; ``newest_bytes``: how many, by the last of them.
     """
 
     def __init__(self) -> None:
-        self.readings = 0
+        self.readings = self.newest_bytes = 0
         self._read: dict[int, tuple[int, int]] = {}
 
     def read(self, pid: int, other: int, mapped_bytes: int) -> int:
@@ -35,7 +35,8 @@ class SharedPages:
             shared = shared_file_bytes(pid, other) or shared  # of one that ends meanwhile nothing can be read
             self._read[pid] = mapped_bytes, shared
             self.readings += 1
-        return min(shared, mapped_bytes)
+        self.newest_bytes = min(shared, mapped_bytes)
+        return self.newest_bytes
 
 
 def shared_file_bytes(pid: int, other: int) -> int:

@@ -111,13 +111,14 @@ class Tree:
             if self.pids() != before_walk:
                 self._next_pss = self._soonest_pss
             self._next_walk = self._next_time(now, 1.0)
-        rss = sum(rss_bytes(pid) for pid in self._pids)
-        if self._forked_from is not None:
-            rss += self._ranks * _shares(self._forked_from, "status")["RssFile"]
-        pss: int | None = None
-        if now >= self._next_pss and self._pids:
-            before, readings = self._clock(), self._shared.readings
+        rss, pss = sum(rss_bytes(pid) for pid in self._pids), None
+        is_due, before, readings = now >= self._next_pss and bool(self._pids), self._clock(), self._shared.readings
+        if is_due:
             pss = own_bytes(self._pids, self._forked_from, self._ranks, self._shared)
+        if self._forked_from is not None:  # without what they share: what a fork takes beyond a reading is all its own
+            server = _shares(self._forked_from, "status")["RssFile"]
+            rss += self._ranks * max(0, server - self._shared.newest_bytes)
+        if is_due:
             self._soonest_pss = self._next_time(before, 0.2, 0.05)
             is_soon = rss > near_bytes or self._shared.readings > readings
             self._next_pss = self._soonest_pss if is_soon else self._next_time(before, 1.0)

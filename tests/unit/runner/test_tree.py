@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -165,13 +166,14 @@ def test_files_that_a_server_and_its_fork_have_both_touched_count_once(tmp_path:
         "time.sleep(60)\n"
     )
     command = [sys.executable, "-c", source, *map(str, paths)]
-    pages, used, fork = SharedPages(), list[int](), 0
+    pages, used, read, fork = SharedPages(), list[int](), list[Usage](), 0
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as server:
         assert server.stdin is not None and server.stdout is not None
         try:
             for _ in paths[1:]:
                 fork = int(server.stdout.readline())
                 used.append(own_bytes([fork], server.pid, shared=pages))
+                read.append(Tree(server.pid, server.pid).read(math.inf))
                 server.stdin.write(b"\n")
         finally:
             server.kill()
@@ -179,6 +181,8 @@ def test_files_that_a_server_and_its_fork_have_both_touched_count_once(tmp_path:
                 os.kill(fork, signal.SIGKILL)
     for share, told in zip((1.5, 3.5), used, strict=True):
         assert share * size <= told < share * size + 40 * 2**20
+    # What a fork takes until the next reading of shared pages is scaled by the ratio of these two.
+    assert [usage.rss_bytes for usage in read] == pytest.approx(used, rel=0.02)
 
 
 REPLACED = """
