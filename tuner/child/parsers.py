@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from inspect import getclosurevars, isfunction, signature
 from types import ModuleType
@@ -16,6 +17,8 @@ from .session import Session
 
 _Place = tuple[Any, str, Any]
 """What holds a value, by which key, and the value."""
+_OTHERWISE_MADE = suppress(AttributeError, KeyError, TypeError, ValueError)
+"""Around what reads a library's own objects: where another version has others, the script's options aren't seen."""
 
 
 class ParsersAdapter(Adapter):
@@ -93,17 +96,19 @@ class ParsersAdapter(Adapter):
         def parsing(original: Callable[..., Any]) -> Callable[..., Any]:
             def callable_with_args(*args: Any, **kwargs: Any) -> Any:
                 """Called for each class of a nested one, too: what is typed for its fields begins with its name."""
-                call, consumed = original(*args, **kwargs)
-                asked, given = signature(original).bind(*args, **kwargs).arguments, _keywords_of(call)
-                # Where one of several classes is chosen, tyro puts all of it into a field of its own.
-                outer = [each for each in asked["field_name_prefix"].split(".") if each and each[:6] != "__tyro"]
-                group = "".join(f"{each}." for each in outer)
-                flags = {name: flag for name, flag in _flags(asked["parser_definition"]) if name in given}
-                told(
-                    {f"{group}{name}": (flag, given[name]) for name, flag in flags.items()},
-                    lambda name, value: given.__setitem__(name.removeprefix(group), value),
-                )
-                return call, consumed
+                made = original(*args, **kwargs)
+                with _OTHERWISE_MADE:
+                    call, _ = made
+                    asked, given = signature(original).bind(*args, **kwargs).arguments, _keywords_of(call)
+                    # Where one of several classes is chosen, tyro puts all of it into a field of its own.
+                    outer = [each for each in asked["field_name_prefix"].split(".") if each and each[:6] != "__tyro"]
+                    group = "".join(f"{each}." for each in outer)
+                    flags = {name: flag for name, flag in _flags(asked["parser_definition"]) if name in given}
+                    told(
+                        {f"{group}{name}": (flag, given[name]) for name, flag in flags.items()},
+                        lambda name, value: given.__setitem__(name.removeprefix(group), value),
+                    )
+                return made
 
             return callable_with_args
 
@@ -115,12 +120,11 @@ class ParsersAdapter(Adapter):
 
         def making(original: Callable[..., Any]) -> Callable[..., Any]:
             def make_parse_fn(function: Any, metadata: Any) -> Any:
-                parse, spec = original(function, metadata), core.inspectutils.GetFullArgSpec(function)
-                names = spec.args
+                parse = original(function, metadata)
 
-                def parse_fn(args: Any) -> Any:
-                    made = parse(args)
-                    given, named = made[0]
+                def tell(given: list[Any], named: dict[str, Any]) -> None:
+                    spec = core.inspectutils.GetFullArgSpec(function)
+                    names = spec.args
 
                     def put(name: str, value: Value) -> None:
                         if name in names[: len(given)]:
@@ -130,6 +134,11 @@ class ParsersAdapter(Adapter):
 
                     values = {**dict(zip(names, given, strict=False)), **spec.kwonlydefaults, **named}
                     told({name: (f"--{name}", value) for name, value in values.items()}, put)
+
+                def parse_fn(args: Any) -> Any:
+                    made = parse(args)
+                    with _OTHERWISE_MADE:
+                        tell(*made[0])
                     return made
 
                 return parse_fn
@@ -144,12 +153,14 @@ class ParsersAdapter(Adapter):
 
         def running(original: Callable[..., Any]) -> Callable[..., Any]:
             def run(*args: Any, **kwargs: Any) -> Any:  # Hydra looks for its own in a traceback, by its name
-                config, omega = signature(original).bind(*args, **kwargs).arguments["config"], sys.modules["omegaconf"]
-                fields = dict(_fields(omega.OmegaConf.to_container(config, resolve=False)))
-                told(
-                    {name: (f"{name}=", value) for name, value in fields.items() if not name.startswith("hydra.")},
-                    lambda name, value: omega.OmegaConf.update(config, name, value),
-                )
+                with _OTHERWISE_MADE:
+                    config = signature(original).bind(*args, **kwargs).arguments["config"]
+                    omega = sys.modules["omegaconf"].OmegaConf
+                    fields = dict(_fields(omega.to_container(config, resolve=False)))
+                    told(
+                        {name: (f"{name}=", value) for name, value in fields.items() if not name.startswith("hydra.")},
+                        lambda name, value: omega.update(config, name, value),
+                    )
                 return original(*args, **kwargs)
 
             return run
