@@ -140,8 +140,14 @@ PARSERS = {
     "tyro, one of two": (CHOSEN, "batch_size", "--batch-size"),
     "tyro, without groups": (PLAIN, "training.batch_size", "--batch-size"),
 }  # fmt: skip
-MARKS = {"tyro": pytest.mark.parsers, "Hydra": pytest.mark.parsers, "typer": pytest.mark.slow}  # Typer is click's
-BY_MARK = [pytest.param(each, marks=MARKS.get(each.partition(",")[0], ())) for each in PARSERS]
+PARSERS_OF_THEIR_OWN = ("tyro", "Hydra")
+FEW = ("absl", "click", "Fire")
+"""A way each: Typer is built on click."""
+BY_MARK = [
+    pytest.param(each, marks=pytest.mark.parsers) if each.startswith(PARSERS_OF_THEIR_OWN)
+    else pytest.param(each, marks=() if each in FEW else pytest.mark.slow)
+    for each in PARSERS
+]  # fmt: skip
 WHOLE = {"min_s": 60, "max_s": 60, "warmup_s": 0, "warmup_steps": 1, "block_s": 0.0}
 KNOWN = {
     "framework": "jax", "unit": "samples", "as_written": {"batch_size": 20}, "options": {"batch_size": "batch_size"},
