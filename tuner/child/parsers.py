@@ -41,6 +41,10 @@ class ParsersAdapter(Adapter):
             "hydra.core.utils": Library(self._hydra),
         }  # fmt: skip
 
+    def _patch(self, place: Any, name: str, hooked: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        if self.session.options.is_wanted:
+            patch(place, name, hooked)
+
     def _absl(self, flags: ModuleType) -> None:
         told = self.session.options.parsed
 
@@ -61,8 +65,7 @@ class ParsersAdapter(Adapter):
 
             return __call__
 
-        if self.session.options.is_wanted:
-            patch(flags.FlagValues, "__call__", calling)
+        self._patch(flags.FlagValues, "__call__", calling)
 
     def _click(self, core: ModuleType) -> None:
         told = self.session.options.parsed
@@ -87,8 +90,7 @@ class ParsersAdapter(Adapter):
 
             return make_context
 
-        if self.session.options.is_wanted:
-            patch(core.Command, "make_context", making)
+        self._patch(core.Command, "make_context", making)
 
     def _tyro(self, calls: ModuleType) -> None:
         told = self.session.options.parsed
@@ -112,8 +114,7 @@ class ParsersAdapter(Adapter):
 
             return callable_with_args
 
-        if self.session.options.is_wanted:
-            patch(calls, "callable_with_args", parsing)
+        self._patch(calls, "callable_with_args", parsing)
 
     def _fire(self, core: ModuleType) -> None:
         told = self.session.options.parsed
@@ -145,8 +146,7 @@ class ParsersAdapter(Adapter):
 
             return make_parse_fn
 
-        if self.session.options.is_wanted:
-            patch(core, "_MakeParseFn", making)
+        self._patch(core, "_MakeParseFn", making)
 
     def _hydra(self, core: ModuleType) -> None:
         told = self.session.options.parsed
@@ -165,8 +165,7 @@ class ParsersAdapter(Adapter):
 
             return run
 
-        if self.session.options.is_wanted:
-            patch(core, "run_job", running)
+        self._patch(core, "run_job", running)
 
 
 def _keywords_of(call: Callable[[], Any]) -> dict[str, Any]:

@@ -30,11 +30,13 @@ def slow(number: Any) -> Any:
     return number + wide[0, 0] * 0
 
 
-def _trained(trial: Trial, read: Callable[[Any], object]) -> None:
+def _trained(trial: Trial, read: Callable[[Any], object], given: Callable[[Any], Any] = slow) -> None:
+    """``given``: what each step gives of its loss, which is ``read`` then."""
+
     @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
     def step(params: Any, x: Any, y: Any) -> Any:
         loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
-        return descend(params, gradients), slow(loss)
+        return descend(params, gradients), given(loss)
 
     params = weights()
     for _ in range(STEPS):
@@ -76,16 +78,7 @@ def test_a_value_that_is_there_by_then_costs_nothing() -> None:
 def test_a_loss_that_autotune_reads_is_no_read_of_the_scripts() -> None:
     """A block ends with each step, as it does where steps are long: steps_per_call was left out, "the script reads"."""
     with watched(window={**WINDOW, "block_s": 0.0}) as trial:
-
-        @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
-        def step(params: Any, x: Any, y: Any) -> Any:
-            loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
-            return descend(params, gradients), loss
-
-        params = weights()
-        for _ in range(STEPS):
-            params, _loss = step(params, x, y)
-        trial.end()
+        _trained(trial, lambda loss: None, given=lambda loss: loss)
     facts = trial.session.facts
     assert len(trial.log.of("loss")) >= STEPS - 1
     assert facts.as_written.get("steps_per_call") == 1, facts.left_out

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import sys
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import _lru_cache_wrapper
 from types import FunctionType
@@ -87,24 +87,23 @@ def own_generator(roots: Mapping[str, object]) -> str:
     PyTorch seeds the generators of PyTorch, NumPy and Python in each worker, but no other.
     """
     seeded = {id(each) for each in _seeded()}
-    for path, value, holder in values(roots):
-        if id(value) in seeded:
-            continue
+
+    def is_one(value: object) -> bool:
         kind = type(value)
         of_python = isinstance(value, random.Random) and not isinstance(value, random.SystemRandom)
-        numbers = of_python or kind.__name__ in _GENERATORS.get(kind.__module__, ())
-        if numbers and uses(holder, path.rpartition(".")[2]):
-            return path
-    return ""
+        return id(value) not in seeded and (of_python or kind.__name__ in _GENERATORS.get(kind.__module__, ()))
+
+    return _used(roots, is_one)
 
 
 def own_iterator(roots: Mapping[str, object]) -> str:
     """The path of an iterator of Python's own, a generator among them, that the data hold and use; "" without one."""
-    for path, value, holder in values(roots):
-        goes_on = type(value).__module__ in ("builtins", "itertools") and hasattr(type(value), "__next__")
-        if goes_on and uses(holder, path.rpartition(".")[2]):
-            return path
-    return ""
+    return _used(roots, lambda it: type(it).__module__ in ("builtins", "itertools") and hasattr(type(it), "__next__"))
+
+
+def _used(roots: Mapping[str, object], is_one: Callable[[object], bool]) -> str:
+    held = ((path, holder) for path, value, holder in values(roots) if is_one(value))
+    return next((path for path, holder in held if uses(holder, path.rpartition(".")[2])), "")
 
 
 def _seeded() -> Iterator[object]:
