@@ -145,11 +145,12 @@ XLA_TESTS = $(sort $(shell grep -rl --include='test_*.py' 'mark\.xla' tests))
 test-xla: env-xla
 	$(XLA_VENV)/bin/python -m pytest -m xla $(XLA_TESTS)
 
-# All that trains with JAX, with the loops of optax, Flax and Grain, and options of ml_collections, tyro and Hydra, that
-# `make test` skips for want of them.
+# All that trains with JAX: the loops of optax, Flax and Grain, and options of ml_collections, tyro and Hydra, that
+# `make test` skips for want of them; and the variants of JAX's own, which it leaves out.
 test-jax: env-jax
 	$(JAX_VENV)/bin/python -m pytest tests/end_to_end/test_jax_*.py tests/unit/child/test_jax_*.py \
-		tests/end_to_end/test_config_flags.py tests/end_to_end/test_other_parsers.py
+		tests/end_to_end/test_config_flags.py tests/end_to_end/test_other_parsers.py \
+		tests/end_to_end/test_forked_jax_trials.py tests/unit/child/test_feeds_of_jax.py tests/contract/test_jax_waits.py
 
 # How often planted gains are proven on a made-up machine, by turns and one after the other.
 benchmark-proof: $(VENV)/.tests

@@ -54,7 +54,7 @@ def test_waiting_waits_until_the_newest_step_is_done(begun: tuple[InProcess, Jax
     assert trial.steps >= 3
 
 
-@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("compiled", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_waiting_waits_for_updates_by_hand(begun: tuple[InProcess, JaxAdapter], compiled: bool) -> None:
     """A step ends there as the next gradient begins; what the gradient gave is gone by then."""
     trial, adapter = begun

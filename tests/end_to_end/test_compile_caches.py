@@ -86,6 +86,7 @@ def test_a_second_trial_finds_what_the_first_one_compiled(trials: Trials) -> Non
     assert [measurement.compile_cache for measurement, _ in told] == ["cold", "warm", ""]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", [JAX, pytest.param(KERAS_ON_JAX, marks=pytest.mark.slow)], ids=["jax", "keras"])
 def test_what_jax_compiles_is_found_by_the_next_trial(trials: Trials, script: str) -> None:
     """Every graph of it, however little time it took to compile; and each is still told as one that was compiled."""

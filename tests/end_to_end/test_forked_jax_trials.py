@@ -66,6 +66,7 @@ def pair(of_module: Studied, tmp_path_factory: pytest.TempPathFactory) -> Pair:
         return both(of_module.runner, folder, of_module.script, **given)
 
 
+@pytest.mark.slow  # differential/test_forked_world.py; make test-jax
 def test_losses_and_weights_are_the_same_to_the_last_bit(pair: Pair) -> None:
     """NumPy's and PyTorch's draws, too: the data and their order."""
     fresh, forked = ([record["value"] for record in records_of(request, "loss")] for request, _ in pair)

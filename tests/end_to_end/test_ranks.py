@@ -169,6 +169,7 @@ def test_ranks_that_exchange_nothing_are_told(tmp_path: Path) -> None:
     assert [remark for remark in outcome.knowledge.remarks if EXCHANGE_NOTHING in remark]
 
 
+@pytest.mark.slow  # unit/analysis/test_united_ranks.py
 def test_ranks_that_get_the_same_batches_are_told(straggling: tuple[Outcome, Path], tmp_path: Path) -> None:
     """A script that leaves the sampler out trains all ranks on the same, or has each take its part of a batch."""
     shared = ddp(step=SLOW).replace("batch_size=BATCH, sampler=sampler", "batch_size=BATCH")

@@ -46,6 +46,7 @@ def test_another_backend_than_that_of_the_study_is_told(run_child: Run, write_sc
     assert ran.output.splitlines().count(DOUBT) == 1, ran.output
 
 
+@pytest.mark.slow  # test_run_watched.py, of another knob
 def test_a_strict_run_refuses_it_before_it_trains(run_child: Run, write_script: Write) -> None:
     ran = run(run_child, write_script(SCRIPT), "jax", strict=True)
     assert ran.returncode == 2 and "trained" not in ran.output, ran.output

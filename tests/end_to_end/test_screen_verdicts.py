@@ -245,6 +245,7 @@ def test_steps_that_overflow_again_and_again_fail(screen: Callable[..., Screen])
     assert "(20%" in result.reason and "gradients overflow" in screened_text(result)
 
 
+@pytest.mark.slow  # unit/study/test_course_screens.py
 def test_where_the_loss_tells_nothing_only_the_same_course_passes(screen: Callable[..., Screen]) -> None:
     """One config learns as the script does as written, the other one half as fast."""
     slower = "0.0005 if optimizer.param_groups[0].get('fused') else 0.001"

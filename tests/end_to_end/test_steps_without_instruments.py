@@ -105,7 +105,7 @@ def losses_of(output: str) -> list[str]:
     return re.findall(r"^loss (\S+)$", output, re.MULTILINE)
 
 
-@pytest.mark.parametrize("kind", ["torch", "jax", pytest.param("keras", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["torch", *(pytest.param(it, marks=pytest.mark.slow) for it in ("jax", "keras"))])
 def test_a_loop_is_counted_and_trains_as_under_plain_python(kind: str, run_child: Run, write_script: Write) -> None:
     script = write_script(LOOPS[kind])
     ran = run_child(script, window=WINDOW)

@@ -68,8 +68,7 @@ def _fold(**loading: Any) -> list[weakref.ref[Any]]:
 
 
 FEW = {
-    ("none", "trial"), ("bf16", "trial"), ("channels last", "trial"), ("parts, compiled", "trial"),
-    ("workers that stay", "trial"), ("optimizer", "trial"), ("parts, compiled", "apply"),
+    ("none", "trial"), ("bf16", "trial"), ("parts, compiled", "trial"), ("workers that stay", "trial"),
 }  # fmt: skip
 """A way through the code each: the others are of the same watches."""
 

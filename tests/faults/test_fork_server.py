@@ -281,7 +281,7 @@ def test_what_may_not_be_forked_starts_fresh(runner: ProcessRunner, tmp_path: Pa
         assert not was_forked(request) and not runner._servers.alive
 
 
-@pytest.mark.parametrize("rounds", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.parametrize("rounds", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_runs_of_a_round_start_alike_where_a_server_is_killed_between_them(
     runner: ProcessRunner, tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:

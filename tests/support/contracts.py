@@ -166,12 +166,11 @@ ADAPTERS = [
     pytest.param(Contract(XLA, "xla", {"precision": "bf16"}), id="torch_xla", marks=_XLA),
     pytest.param(Contract(JAX, config={"threads": 1}), id="jax"),
     pytest.param(Contract(TENSORFLOW, config={"jit_compile": True}), id="tensorflow"),
-    pytest.param(Contract(KERAS.replace("BACKEND", "tensorflow"), config={"grad_accumulation": 2}), id="keras"),
     *(
         pytest.param(
             Contract(KERAS.replace("BACKEND", backend), config={"grad_accumulation": 2}), id=f"keras on {backend}",
             marks=_SLOW,
         )
-        for backend in ("jax", "torch")
+        for backend in ("tensorflow", "jax", "torch")
     ),
 ]  # fmt: skip

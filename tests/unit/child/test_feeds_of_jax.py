@@ -215,7 +215,8 @@ def test_only_what_is_left_when_the_device_is_done_is_a_wait() -> None:
     results[0].done.set()
 
 
-@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.timed  # it compares waits
+@pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_a_device_that_is_busy_meanwhile_waits_for_nothing(steps: int) -> None:
     """JAX lets the script go on, whose next batch is there before the step is done: also while calls wait for others,
     of which those before them are still computed.
@@ -244,6 +245,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 def test_a_device_is_seen_to_be_busy_where_all_that_its_step_gives_is_donated(tmp_path: Path) -> None:
     """Nothing may hold that until it is there: that it isn't yet when the batch has come is seen all the same."""
     given: dict[str, Any] = {"config": {"donation": True}, "knowledge": {"framework": "jax", "unit": "samples"}}

@@ -43,6 +43,7 @@ def loss_of_layers(params: Any, x: Any, y: Any) -> Any:
 # what is mapped over one device
 
 
+@pytest.mark.slow
 def test_parameters_that_are_mapped_and_updated_by_hand_are_no_batch(trial: Trial) -> None:
     """They are as many arrays as the hidden layer is wide, and new with each call."""
     gradient = jax.pmap(jax.grad(lambda params, batch: loss_of_layers(params, batch["x"], batch["y"])))
@@ -94,6 +95,7 @@ def averaged(teacher: Any) -> Any:
     return jax.tree_util.tree_map(lambda leaf: 0.9 * leaf, teacher)
 
 
+@pytest.mark.slow
 def test_parameters_of_another_model_that_a_loss_closes_over_are_no_batch(trial: Trial) -> None:
     """A GAN's: the discriminator's loss makes samples by the generator, whose parameters are new with each step."""
     generator, discriminator = layers(2, HIDDEN, 4), layers(4, 64)
@@ -139,7 +141,9 @@ def test_a_majority_of_what_is_around_a_loss_is_no_batch(trial: Trial, batch_is:
     assert batch_is == "given" or any("what a step is given is 4, 20, 512 long" in said for said in facts["remarks"])
 
 
-@pytest.mark.parametrize("around", ["a model", pytest.param("a number", marks=pytest.mark.slow), "indices"])
+@pytest.mark.parametrize(
+    "around", ["a model", *(pytest.param(it, marks=pytest.mark.slow) for it in ("a number", "indices"))]
+)
 def test_data_that_stay_are_a_batch_unless_what_is_around_a_loss_may_choose_of_them(trial: Trial, around: str) -> None:
     model, params, x, y = Model(), layers(hidden=8), jnp.asarray(X), jnp.asarray(Y)
 

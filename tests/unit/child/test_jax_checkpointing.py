@@ -107,7 +107,10 @@ def loss_of(params, x):
 }  # fmt: skip
 
 
-VARIANTS = {"a loss", "a compiled loss within", "a gradient in the loss", "steps in a loop", "what a branch gives"}
+VARIANTS = {
+    "a gradient for each sample", "a gradient in the loss", "a compiled loss within", "a loop over layers", "a loss",
+    "constants, numbers and other formats", "steps in a loop", "what a branch gives",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -169,7 +172,12 @@ def step(params, x):
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OTHERS)
+LEFT_OUT = {"a rule for gradients prints", "its own in a loop"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LEFT_OUT else name for name in OTHERS]
+)
 def test_others_are_left_as_they_are(name: str, tmp_path: Path) -> None:
     text, why = OTHERS[name]
     assert found(text, tmp_path) == [why]
@@ -210,6 +218,7 @@ def step(params, x):
     assert found(text + LOOP, tmp_path) == ["", SMALL]
 
 
+@pytest.mark.slow
 def test_what_fails_of_one_trace_leaves_what_is_told_of_an_earlier_one(tmp_path: Path) -> None:
     """The first model's loss was no longer told as computed again."""
     text = """
@@ -234,6 +243,7 @@ for act in (jnp.tanh, told, jnp.tanh):
     assert found(text, tmp_path) == ["", EFFECTS]
 
 
+@pytest.mark.slow
 def test_a_rule_whose_function_cant_be_traced_is_left_as_it_is(tmp_path: Path) -> None:
     """As written JAX doesn't call it where it is differentiated."""
     text = """
@@ -248,7 +258,7 @@ def loss_of(params, x):
     assert found(text + STEP + LOOP, tmp_path) == [FAILED.format(why)]
 
 
-@pytest.mark.parametrize("value", ["out", "(out.mean(), out)"])
+@pytest.mark.parametrize("value", [pytest.param("out", marks=pytest.mark.slow), "(out.mean(), out)"])
 def test_what_jax_takes_no_gradient_of_it_refuses_at_once(value: str, tmp_path: Path) -> None:
     text = f"""
 def loss_of(params, x, is_summed=False):
@@ -313,6 +323,7 @@ def test_where_xla_merges_both_it_isnt_in_effect(tmp_path: Path) -> None:
     assert trial.evidence("checkpointing") == ("contradicted", UNDONE)
 
 
+@pytest.mark.slow
 def test_a_loop_that_is_computed_again_needs_no_barriers(tmp_path: Path) -> None:
     """XLA merges nothing across two loops, and what stands before it here isn't needed again."""
     text = """

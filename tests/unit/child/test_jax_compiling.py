@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import pytest
 from support.jax_here import jax
 from support.jax_trial import batches, descend, loss_of, watched, weights
 
@@ -39,6 +40,7 @@ def test_a_loop_that_goes_on_compiling_is_told_so() -> None:
     assert remark.endswith("what the script computes beside its step has other shapes each time")
 
 
+@pytest.mark.slow
 def test_what_is_compiled_once_is_no_sign_of_it() -> None:
     """The first evaluation of a script, say, and a shorter batch at an epoch's end."""
     assert told(range(25, 26), 20) == []

@@ -124,11 +124,11 @@ for x, y in batches():
     [
         (LOOP, STEPS - 1),  # what the first one is given no step gave
         (IN_FUNCTIONS, STEPS - 2),  # the script holds the first one's of each epoch
-        (STATE, STEPS - 1),
+        pytest.param(STATE, STEPS - 1, marks=pytest.mark.slow),
         pytest.param(SEVERAL_ARGUMENTS, STEPS - 1, marks=pytest.mark.slow),
-        (OF_TURNS, STEPS - 2),
+        pytest.param(OF_TURNS, STEPS - 2, marks=pytest.mark.slow),
         pytest.param(APART, STEPS - 1, marks=pytest.mark.slow),
-        (AN_AVERAGE, STEPS - 1),
+        pytest.param(AN_AVERAGE, STEPS - 1, marks=pytest.mark.slow),
         pytest.param(SCORED, STEPS - 1, marks=pytest.mark.slow),
         pytest.param(LOOP.replace("step(", "jax.jit(plain)("), STEPS - 1, marks=pytest.mark.slow),
     ],

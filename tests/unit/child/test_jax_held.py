@@ -10,6 +10,7 @@ from support.jax_computed_again import LOOP, STEP, found, ran
 from tuner.child.jax.checkpointing import HELD
 
 
+@pytest.mark.slow
 def test_a_rule_that_holds_values_of_the_trace_is_left_as_it_is(tmp_path: Path) -> None:
     """It is legal as long as what it holds isn't differentiated."""
     text = """
@@ -97,7 +98,9 @@ del model, tree
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", HOLDING)
+@pytest.mark.parametrize(
+    "name", [pytest.param(it, marks=() if it == "a key that goes on" else pytest.mark.slow) for it in HOLDING]
+)
 def test_a_loss_that_keeps_something_is_called_once_for_each_trace(name: str, tmp_path: Path) -> None:
     """What it finds of the call before would be dead, and what it counts other than as written."""
     assert found(HOLDING[name], tmp_path) == [HELD]
@@ -118,6 +121,7 @@ def step(params, x):
 """
 
 
+@pytest.mark.slow
 def test_a_loss_within_vmap_is_called_again_where_that_changes_nothing(tmp_path: Path) -> None:
     """What it leaves can't be made values of a trace around that has rows."""
     assert found(WITHIN_VMAP.replace("CALLED", "pass") + LOOP + "del model", tmp_path) == [HELD]

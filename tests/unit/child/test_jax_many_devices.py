@@ -92,5 +92,6 @@ def test_a_map_over_another_dimension_is_told_why_it_is_not_studied(told_further
     assert failure.startswith(REFUSED["over another dimension"])
 
 
+@pytest.mark.slow
 def test_a_block_ends_when_the_slowest_device_has_ended() -> None:
     assert ran("ready") == [[True] * 4]

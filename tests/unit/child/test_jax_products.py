@@ -171,6 +171,7 @@ def test_gradients_on_values_are_seen_and_asked_for_it() -> None:
         assert trial.evidence("precision") == ("verified", "")
 
 
+@pytest.mark.slow
 def test_a_product_beside_steps_that_are_not_compiled_verifies_nothing() -> None:
     """What the script prepares its data with, say: the steps have no product of float32."""
     with watched(config={"precision": "bf16"}, knowledge={"framework": "jax"}) as trial:

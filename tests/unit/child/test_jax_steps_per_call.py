@@ -19,6 +19,7 @@ from support.jax_trial import watched
 from tuner.child.jax.plans import CONVOLVES, EFFECTS, KEYS, SETTING
 from tuner.child.jax.several import BY_LIBRARY, BY_SCRIPT, CHECKED, KEPT, NOTHING, READ, UNLIKE
 
+SLOW = pytest.mark.slow
 HEAD = f"""
 import copy, pickle, threading
 ROWS, loss = 2400, None
@@ -133,10 +134,10 @@ params, loss = trainer.params, trainer.loss
 }
 
 
-ALWAYS = {"its arrays are used again", "settings and numbers", AN_ARRAY}
+ALWAYS = {"settings and numbers", AN_ARRAY}
 
 
-@pytest.mark.parametrize("name", [pytest.param(it, marks=[] if it in ALWAYS else pytest.mark.slow) for it in TOGETHER])
+@pytest.mark.parametrize("name", [pytest.param(it, marks=[] if it in ALWAYS else SLOW) for it in TOGETHER])
 def test_calls_run_together_where(name: str, tmp_path: Path) -> None:
     together, _, again, _ = counted(TOGETHER[name], tmp_path)
     assert together >= 92 and again == 0
@@ -160,10 +161,7 @@ READS = {
     "put on a device": "kept.append(jax.device_put(params, jax.devices()[0])['w'])",
     "a thread": "it = threading.Thread(target=lambda: kept.append(float(loss))); it.start(); it.join()",
 }
-FEW = [
-    pytest.param(name, marks=[] if name in {"a compiled evaluation", "put on a device", "waits"} else pytest.mark.slow)
-    for name in READS
-]
+FEW = [pytest.param(it, marks=[] if it in {"put on a device", "waits"} else SLOW) for it in READS]
 EVALUATE = "evaluate = jax.jit(lambda params: loss_of(params, X, Y))\n"
 
 
@@ -175,6 +173,7 @@ def test_what_is_read_after_each_step_is_so(name: str, tmp_path: Path) -> None:
     assert (64 <= alone <= 68 and why == READ) or (alone == 0 and why == NOTHING)  # it never goes on from a result
 
 
+@SLOW
 @pytest.mark.parametrize("name", FEW)
 def test_what_is_read_now_and_then_is_so(name: str, tmp_path: Path) -> None:
     """Every tenth step: four, four and two."""
@@ -204,6 +203,7 @@ for number, (x, y) in enumerate(batches()):
     assert counted(text, tmp_path)[0] > 0
 
 
+@SLOW
 def test_a_number_that_has_no_room_is_the_scripts_error(tmp_path: Path) -> None:
     text = """
 step = jax.jit(lambda p, x, y, n: plain(p, x, y + 0 * n))
@@ -267,6 +267,7 @@ def test_others_run_as_written(text: str, says: str, tmp_path: Path) -> None:
     assert (together, alone) == (0, 0) and why == says
 
 
+@SLOW
 def test_losses_hold_no_batches(tmp_path: Path) -> None:
     """An epoch's would hold all of its data."""
     path = tmp_path / "train.py"
@@ -289,7 +290,7 @@ TAKEN = {
 }
 
 
-@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("name", [pytest.param(it, marks=[] if it == "given away" else SLOW) for it in TAKEN])
 def test_what_a_call_was_given_may_be_taken_from_it(name: str, tmp_path: Path) -> None:
     """As written the step has it by then. It is taken where JAX computes as soon as it's told, and waits for nobody."""
     add = "add = jax.jit(lambda x: (x.sum(), x * 0), donate_argnums=0)\nahead = add.lower(X[:24]).compile()\n"
@@ -311,6 +312,7 @@ for x, y in batches():
     assert counted(text, tmp_path)[0] >= 96
 
 
+@SLOW
 def test_steps_are_taken_as_jax_is_set_in_each_call(tmp_path: Path) -> None:
     """What was compiled under one setting isn't what the script asks for under another."""
     text = """
@@ -324,7 +326,8 @@ for number, (x, y) in enumerate(batches()):
     assert counted(text, tmp_path)[0] >= 44
 
 
-@pytest.mark.parametrize("clears", ["step.clear_cache()", pytest.param("jax.clear_caches()", marks=pytest.mark.slow)])
+@SLOW
+@pytest.mark.parametrize("clears", ["step.clear_cache()", pytest.param("jax.clear_caches()", marks=SLOW)])
 def test_a_step_that_the_script_has_compiled_anew_is_the_new_one(clears: str, tmp_path: Path) -> None:
     """What it closes over may have changed, which JAX sees from then on."""
     text = f"""
@@ -342,8 +345,8 @@ for number, (x, y) in enumerate(batches()):
     assert counted(text, tmp_path)[0] >= 84
 
 
-@pytest.mark.parametrize("config", [pytest.param({}, marks=pytest.mark.slow), {"steps_per_call": 4}])
-@pytest.mark.parametrize("text", [LOOP, """
+@pytest.mark.parametrize("config", [pytest.param({}, marks=SLOW), {"steps_per_call": 4}])
+@pytest.mark.parametrize("text", [pytest.param(LOOP, marks=SLOW), """
 step = jax.jit(lambda params, x, y: jax.value_and_grad(loss_of)(params, x, y))
 for x, y in batches():
     loss, gradients = step(params, x, y)
@@ -386,13 +389,10 @@ def test_losses_of_a_screen_are_those_of_the_script_as_written(tmp_path: Path) -
     assert len(own) >= 24 and own == {number: pytest.approx(losses[number], rel=1e-5) for number in own}
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (LOOP, ""), (LOOP + "    kept.append(float(loss))", READ),
-        ("step = jax.jit(plain, donate_argnums=0)" + LOOP, BY_SCRIPT),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "says"), [
+    (LOOP, ""), (LOOP + "    kept.append(float(loss))", READ),
+    ("step = jax.jit(plain, donate_argnums=0)" + LOOP, BY_SCRIPT),
+])  # fmt: skip
 def test_the_script_as_written_tells_whether_calls_could(text: str, says: str, tmp_path: Path) -> None:
     _, (_, trial) = ran(text, tmp_path, config={}, mode="trial", window={**ENDLESS, "block_s": 0.05})
     facts = trial.log.of("facts")[0]

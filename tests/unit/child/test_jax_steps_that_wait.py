@@ -64,7 +64,9 @@ with jax.transfer_guard("disallow"):
 }
 
 
-@pytest.mark.parametrize("name", SET_OTHERWISE)
+@pytest.mark.parametrize(
+    "name", [it if number == 0 else pytest.param(it, marks=pytest.mark.slow) for number, it in enumerate(SET_OTHERWISE)]
+)
 def test_steps_run_as_jax_was_set_where_they_were_called(name: str, tmp_path: Path) -> None:
     several = trial_of(SET_OTHERWISE[name], tmp_path, mode="apply").adapter._several
     assert several.counted.together >= 72 and not several.counted.failed, several.counted
@@ -84,6 +86,7 @@ for number, (x, y) in batches():
     assert several.counted.together >= 80, several.counted
 
 
+@pytest.mark.slow
 def test_arguments_that_only_some_calls_have_are_told_as_the_reason(tmp_path: Path) -> None:
     """Nobody reads a result: each third call is another one, for which those before it have to run."""
     text = """

@@ -263,7 +263,9 @@ def test_of_a_trial_without_a_seed_nothing_is_read(tmp_path: Path) -> None:
     assert screened(JITTED, tmp_path, seed=None)[0] == []
 
 
-@pytest.mark.parametrize("config", [{}, {"donation": True}], ids=["as written", "donation"])
+@pytest.mark.parametrize(
+    "config", [pytest.param({}, marks=pytest.mark.slow), {"donation": True}], ids=["as written", "donation"]
+)
 @pytest.mark.parametrize("name", ["jitted", "moments beside, donated", "gan", "eager"])
 def test_reading_changes_nothing(name: str, config: dict[str, Any], tmp_path: Path) -> None:
     """Every weight and loss is what it is under plain Python, bit for bit."""

@@ -47,6 +47,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, types.ModuleT
     patches.unpatch_all()
 
 
+@pytest.mark.slow
 def test_who_took_it_later_gets_the_replacement(modules: dict[str, types.ModuleType]) -> None:
     library, part, user = modules.values()
     original = library.save
