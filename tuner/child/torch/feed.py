@@ -12,7 +12,7 @@ from .applied import AppliedKnobs
 from .loader_facts import LoaderFacts
 from .loader_places import Loader
 from .loader_workers import workers_of
-from .starting import WORKERS, forks
+from .starting import FORK, WORKERS, is_usual, start_method
 from .watches import TorchWatches
 
 FORKED = (
@@ -65,12 +65,12 @@ class LoaderFeed(Feed):
         primary = self.sources.primary
         if primary is None:
             return
-        if not primary.written["num_workers"] and forks():  # those that a config adds last
+        if not primary.written["num_workers"] and is_usual():  # those that a config adds last
             session.facts.as_written["persistent_workers"] = "persistent_workers" not in primary.refused
         for knob in WORKERS:
             if knob in session.knobs.requested:
                 seen.evidence(knob, primary, None)
-        if primary.written["num_workers"] and forks() and not primary.has_context:
+        if primary.written["num_workers"] and start_method() == FORK and not primary.has_context:
             session.facts.remark(FORKED)
 
     def effects(self) -> Mapping[str, Effect]:

@@ -146,6 +146,7 @@ class LoaderWatch:
                 self._override(entry, given)
             elif self.session.request.config.get("num_workers") == 0:
                 drop_for_none(given)  # the script's own option may have taken its other loaders' workers, too
+            starting.fork_added(self.session, entry, given)
             original(**by_name(signature, given))
 
         return __init__
@@ -292,8 +293,7 @@ class LoaderWatch:
 
     def _loader(self, iterator: LoaderIterator) -> DataLoader | None:
         """The loader of an iterator; None where it is gone, or was never seen."""
-        refer = self._loader_of.get(iterator)
-        return None if refer is None else refer()
+        return self._loader_of.get(iterator, lambda: None)()
 
     def _next_index(self, original: Callable[..., Result]) -> Callable[..., Result]:
         def _next_index(iterator: LoaderIterator) -> Result:

@@ -39,6 +39,7 @@ from .loader_workers import (
 )
 from .own_data import CHANGED, DataWatch, obstacle
 from .script_indices import Feed, ScriptIndices
+from .starting import said_to_fork
 from .types import DataLoader, LoaderIterator, Result, WorkersIterator
 
 KNOBS = ("num_workers", "prefetch_factor", "pin_memory")
@@ -329,6 +330,8 @@ class OwnLoaders:
             check_worker_number_rationality=lambda: None,  # it would warn of a number that isn't the script's
         )  # fmt: skip
         own["sampler" if own["batch_sampler"] is None else "batch_sampler"] = feed
+        if workers and not getattr(loader, "num_workers", 0) and twin.multiprocessing_context is None:
+            twin.multiprocessing_context = said_to_fork()
         if not self._own:
             atexit.register(self.end)  # before multiprocessing's own handler, which waits for workers
         began = time.perf_counter()

@@ -1,8 +1,12 @@
-"""Whether a DataLoader's workers can be started anew ("spawn"), where they would be forked beside another's threads.
+"""How the workers start that a config adds to a DataLoader, in a trial and under ``autotune run`` alike.
 
-JAX's client computes in threads from its first operation on. A fork has their locks and none of them, and may wait for
-one forever: JAX warns of each. A process that is started anew has neither, but it imports the script, and the data are
-pickled for it. So both are looked at before a script that has no workers gets any: also under ``autotune run``.
+They are forked, also where Python starts processes anew unless it is told otherwise (from 3.14 on): such a process
+imports the script, and is given the data by pickle, of which a script that has no workers knows nothing. One that
+trains at its top would train in each of them.
+
+Not beside JAX, whose client computes in threads from its first operation on. A fork has their locks and none of them,
+and may wait for one forever: JAX warns of each. There they are started anew ("spawn"), and whether the script can be
+imported, and its data be pickled, is looked at before.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from .imported import is_guard, is_made_again, parsed, set_since
 from .loader_places import Loader
 from .types import Arguments
 
-METHOD = "spawn"
+FORK, SPAWN = "fork", "spawn"
 WORKERS = ("num_workers", "prefetch_factor", "persistent_workers")
 """Knobs that turn nothing without workers."""
 GIVEN = ("dataset", "collate_fn", "worker_init_fn")
@@ -72,10 +76,27 @@ def add_workers(session: Session, entry: Loader, given: Arguments, values: Mappi
     """Where the config, of which these ``values`` were set, has added workers to it: says how they start, and last."""
     added = "num_workers" in entry.changed and not entry.written["num_workers"] and session.trained_by in FED
     lasts = added and start_anew(given)
-    entry.starts_anew = added and not entry.has_context and given.get("multiprocessing_context") == METHOD
+    entry.starts_anew = added and not entry.has_context and given.get("multiprocessing_context") == SPAWN
     if lasts and "persistent_workers" not in {*values, *entry.refused}:
         given["persistent_workers"] = True
         entry.changed.add("persistent_workers")
+
+
+def fork_added(session: Session, entry: Loader, given: Arguments) -> None:
+    """Has the workers that the config gives to a loader forked, whoever sets their number, where nobody has chosen."""
+    as_written = entry.written if "num_workers" in entry.changed else session.request.knowledge.as_written
+    is_added = "num_workers" in session.request.config and as_written.get("num_workers") == 0
+    if is_added and given.get("num_workers") and not given.get("multiprocessing_context"):
+        given["multiprocessing_context"] = None if _trains_beside(session) else said_to_fork()
+
+
+def said_to_fork() -> str | None:
+    """What says that processes are forked where Python wouldn't by itself, None where nothing has to, or may.
+
+    A script that has chosen how processes start has them start so.
+    """
+    by_default = multiprocessing.get_all_start_methods()[0]
+    return FORK if by_default == start_method() == "forkserver" else None
 
 
 def may_last(session: Session) -> bool:
@@ -88,8 +109,11 @@ def is_beside_threads(session: Session, given: Arguments) -> bool:
     """Whether JAX trains, or may, on what a loader gives that has no workers by the script itself, and may get some."""
     if not (session.measuring or session.knobs.wants("num_workers")):
         return False
-    fed = session.trained_by in FED or (not session.trained_by and any(name in sys.modules for name in FED))
-    return fed and not given.get("num_workers")
+    return _trains_beside(session) and not given.get("num_workers")
+
+
+def _trains_beside(session: Session) -> bool:
+    return session.trained_by in FED or (not session.trained_by and any(name in sys.modules for name in FED))
 
 
 def refusals(given: Arguments) -> dict[str, str]:
@@ -104,9 +128,9 @@ def start_anew(given: Arguments) -> bool:
     They import what the script imports, which takes seconds: so they last, unless the config says otherwise. Returns
     whether they do by this.
     """
-    if not given.get("num_workers") or given.get("multiprocessing_context") or not forks():
+    if not given.get("num_workers") or given.get("multiprocessing_context") or not is_usual():
         return False
-    given["multiprocessing_context"] = METHOD
+    given["multiprocessing_context"] = SPAWN
     return not given.get("persistent_workers")
 
 
@@ -128,10 +152,14 @@ def starting(entry: Loader) -> Iterator[None]:
         os.environ.pop(AHEAD, None)
 
 
-def forks() -> bool:
-    """Whether multiprocessing forks where nothing else is said."""
-    chosen = multiprocessing.get_start_method(allow_none=True)
-    return (chosen or multiprocessing.get_all_start_methods()[0]) == "fork"
+def start_method() -> str:
+    """How multiprocessing starts processes where nothing else is said."""
+    return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+
+
+def is_usual() -> bool:
+    """Whether that is as Python does by itself, or has done before 3.14."""
+    return start_method() in (FORK, multiprocessing.get_all_start_methods()[0])
 
 
 def why_unimportable() -> str:

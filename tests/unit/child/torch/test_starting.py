@@ -9,6 +9,7 @@ import resource
 import sys
 import threading
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,9 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.own_loaders import TWO, Numbers, Script, script
+from support.torch_trials import begin
+from torch.utils.data import DataLoader
 
 from tuner.child.torch import starting
-from tuner.child.torch.starting import UNGUARDED, WORKERS, refusals, start_anew
+from tuner.child.torch.starting import UNGUARDED, WORKERS, refusals, said_to_fork, start_anew
+
+__all__ = ["begin", "script"]
 
 
 def why(folder: Path, text: str, given: dict[str, Any] | None = None) -> str:
@@ -117,18 +123,103 @@ def resident() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def test_workers_start_as_the_script_says_where_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def starting_by(patch: pytest.MonkeyPatch, default: str, chosen: str = "") -> None:
+    """Has multiprocessing start processes so: by itself, as it is from Python 3.14 on, or by the script's choice."""
+    methods = [default, *(each for each in ("fork", "spawn", "forkserver") if each != default)]
+    patch.setattr(multiprocessing, "get_all_start_methods", lambda: methods)
+    context = multiprocessing.get_context(chosen or default)
+    patch.setattr(multiprocessing.context._default_context, "_actual_context", context)
+
+
+@pytest.mark.parametrize("default", ["fork", "forkserver"])
+def test_workers_start_as_the_script_says_where_it_says_so(default: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are started anew last; a script that has chosen a method has its own."""
-    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none=False: "fork")
+    starting_by(monkeypatch, default)
     given: dict[str, Any] = {"num_workers": 2}
     assert start_anew(given) and given["multiprocessing_context"] == "spawn"
     given = {"num_workers": 2, "multiprocessing_context": "forkserver"}
     assert not start_anew(given) and given["multiprocessing_context"] == "forkserver"
     given = {"num_workers": 0}
     assert not start_anew(given) and "multiprocessing_context" not in given
-    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none=False: "forkserver")
+    starting_by(monkeypatch, default, "forkserver" if default == "fork" else "spawn")
     given = {"num_workers": 2}
     assert not start_anew(given) and "multiprocessing_context" not in given
+
+
+@pytest.mark.parametrize(
+    ("default", "chosen", "said"),
+    [
+        ("forkserver", "", "fork"), ("forkserver", "spawn", None), ("forkserver", "fork", None), ("fork", "", None),
+        ("fork", "forkserver", None), ("spawn", "", None),  # Apple's
+    ],
+)  # fmt: skip
+def test_processes_are_said_to_fork_where_python_no_longer_does(
+    default: str, chosen: str, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting_by(monkeypatch, default, chosen)
+    assert said_to_fork() == said
+
+
+class Unpicklable(Numbers):
+    """A worker that is started anew can't be given it."""
+
+    def __init__(self) -> None:
+        self.read: Callable[[int], tuple[int, int]] = lambda index: (index, os.getpid())
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return self.read(index)
+
+
+def trained(loader: DataLoader[Any]) -> set[int]:
+    """The processes that read what an epoch trains on."""
+    model, readers = torch.nn.Linear(1, 1), set[int]()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    for numbers, pids in loader:
+        loss: Any = model(numbers.float()[:, None]).mean()
+        loss.backward()
+        optimizer.step()
+        readers |= {int(pid) for pid in pids}
+    return readers
+
+
+@pytest.mark.usefixtures("torch_settings_kept")
+@pytest.mark.parametrize("mode", ["trial", "apply"])
+@pytest.mark.parametrize("by_option", [False, True])
+def test_workers_that_a_config_adds_are_forked_whatever_python_does_by_itself(
+    begin: Callable[..., Any], mode: str, by_option: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting_by(monkeypatch, "forkserver")
+    trial = begin({"num_workers": 2}, mode=mode, framework="torch", as_written={"num_workers": 0})
+    if by_option:
+        trial.session.knobs.delegate("num_workers")
+    options = {"num_workers": 2} if by_option else {}
+    loader = DataLoader(Unpicklable(), batch_size=4, shuffle=True, **options)
+    readers = trained(loader)
+    assert len(readers) == 2 and os.getpid() not in readers
+    if mode == "trial":
+        trial.end()
+
+
+@pytest.mark.usefixtures("torch_settings_kept")
+def test_workers_that_the_script_has_start_as_python_has_them(
+    begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting_by(monkeypatch, "forkserver")
+    begin({"num_workers": 2}, framework="torch", as_written={"num_workers": 1})
+    assert DataLoader(Numbers(), shuffle=True, num_workers=1).multiprocessing_context is None
+
+
+@pytest.mark.usefixtures("torch_settings_kept", "begin")
+def test_workers_of_a_config_s_own_are_forked_too(
+    script: Callable[..., Script], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting_by(monkeypatch, "forkserver")
+    ours = script(Unpicklable())
+    epoch = ours.epoch()
+    next(epoch), next(epoch)
+    ours.switcher.to(TWO)
+    next(epoch)
+    assert os.getpid() not in ours.made_by[-1]
 
 
 @pytest.mark.parametrize(("imports", "named"), [(False, "set_default_dtype"), (True, "")])
