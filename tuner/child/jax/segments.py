@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -110,7 +110,7 @@ class Library:
         """The same of a loop, whose body the backward computes again."""
         params = operation.equation.params
         values = [value_of(atom, known) for atom in operation.reads]
-        fixed, count = params["num_consts"], params["num_carry"]
+        fixed, count = _parts_of(params)
         consts, carry, of_turns = values[:fixed], values[fixed : fixed + count], values[fixed + count :]
         body = self.function(params["jaxpr"])
 
@@ -265,8 +265,16 @@ def _size_again(loop: Equation) -> float:
     params = loop.params
     if params.get("_split_transpose"):
         return math.inf
-    carried = sum(map(bytes_of, params["jaxpr"].out_avals[: params["num_carry"]]))
+    carried = sum(map(bytes_of, params["jaxpr"].out_avals[: _parts_of(params)[1]]))
     return float(params["length"] * carried + sum(bytes_of(each.aval) for each in loop.outvars) + _inner(loop))
+
+
+def _parts_of(params: Mapping[str, Any]) -> tuple[int, int]:
+    """How many of a loop's inputs stay the same in all turns, and how many are carried: JAX 0.12 has them in groups."""
+    if "ft_in" not in params:
+        return params["num_consts"], params["num_carry"]
+    constant, carried, _ = params["ft_in"].unpack()
+    return len(list(constant)), len(list(carried))
 
 
 def _inner(equation: Equation) -> float:
