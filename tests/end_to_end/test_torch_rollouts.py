@@ -246,3 +246,113 @@ def test_so_it_is_in_train_mode_where_a_loader_deals_a_rollout_out(begin: Callab
             optimizer.step()
     trial.end()
     assert (trial.steps, trial.samples) == (48, 48 * 32) and trial.set_apart() <= 1
+
+
+@pytest.mark.parametrize("in_eval", [False, True])
+def test_rows_may_be_whitened_before_they_are_trained_on(begin: Callable[..., Any], in_eval: bool) -> None:
+    """Nothing of them came again, and all rollouts but the first were set apart."""
+    torch.manual_seed(0)
+    trial, policy = begin(), torch.nn.Linear(12, 2)
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.01)
+    for _ in range(6):
+        seen = torch.rand(256, 12)
+        policy.train(not in_eval)
+        with torch.no_grad():
+            for some in seen.split(16):
+                policy(some)
+        policy.train()
+        for (batch,) in DataLoader(TensorDataset((seen - seen.mean(0)) / seen.std(0)), batch_size=32, shuffle=True):
+            optimizer.zero_grad()
+            policy(batch).square().mean().backward()
+            optimizer.step()
+    trial.end()
+    assert (trial.steps, trial.samples) == (48, 48 * 32) and trial.set_apart() <= 1
+
+
+def test_so_are_not_the_training_data_though_each_epoch_has_a_loader_of_its_own(begin: Callable[..., Any]) -> None:
+    """Its accuracy on all of them, in one call: of as many rows as the next loader gives."""
+    trial, model, data = begin(), torch.nn.Linear(12, 2), torch.rand(256, 12)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(6):
+        for (batch,) in DataLoader(TensorDataset(data), batch_size=32, shuffle=True):
+            optimizer.zero_grad()
+            model.train()(batch).square().mean().backward()
+            optimizer.step()
+        with torch.no_grad():
+            model.eval()(data)
+    trial.end()
+    assert trial.set_apart() == 6
+
+
+class Writer(torch.nn.Module):  # type: ignore[misc]
+    """A language model, which may be given its newest token alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = torch.nn.Embedding(50, 16), torch.nn.Linear(16, 50)
+
+    def forward(self, tokens: Any, known: Any = 0) -> Any:
+        return self.head(self.words(tokens).cumsum(1) + known)
+
+    def write(self, tokens: Any, *, newest_alone: bool = False) -> Any:
+        """So many rows, with ten tokens more."""
+        with torch.no_grad():
+            for _ in range(10):
+                given = self(tokens[:, -1:]) if newest_alone else self(tokens)
+                tokens = torch.cat((tokens, torch.multinomial(given[:, -1].softmax(-1), 1)), 1)
+        return tokens
+
+
+def _written(begin: Callable[..., Any], each: int, steps: int = 1, *, is_trained_on: bool = True, **how: bool) -> Any:
+    """The trial of a loop that writes before each so-and-so-many-th batch's steps."""
+    torch.manual_seed(0)
+    trial, model, older = begin(), Writer(), Writer().eval().requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for number, (batch,) in enumerate(DataLoader(TensorDataset(torch.randint(0, 50, (256, 6))), batch_size=8)):
+        if number % each == 0:
+            written = model.eval().write(batch if is_trained_on else torch.zeros(1, 1, dtype=torch.int64), **how)
+            with torch.no_grad():
+                older(written)
+            model.train()
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(written if is_trained_on else batch).square().mean().backward()
+            optimizer.step()
+    trial.end()
+    assert (trial.steps, trial.samples) == (32 * steps, 256)
+    return trial
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_what_a_model_writes_before_the_steps_on_each_batch_is_a_part_of_them(
+    begin: Callable[..., Any], steps: int
+) -> None:
+    """As in GRPO and PPO: with four steps to a batch of prompts all was set apart but the first of it."""
+    assert _written(begin, 1, steps).set_apart() <= 1
+
+
+@pytest.mark.parametrize("newest_alone", [False, True])
+def test_so_is_what_it_writes_for_several_batches_and_is_trained_on(
+    begin: Callable[..., Any], newest_alone: bool
+) -> None:
+    """As TRL buffers it. Its tokens come again, behind those that were given."""
+    assert _written(begin, 4, newest_alone=newest_alone).set_apart() == 0
+
+
+def test_what_it_writes_to_be_read_is_set_apart(begin: Callable[..., Any]) -> None:
+    assert _written(begin, 4, is_trained_on=False).set_apart() == 7
+
+
+def test_each_batch_may_be_validated_on_once_its_steps_are_taken(begin: Callable[..., Any]) -> None:
+    """As where a model is fitted to each of several tasks."""
+    trial, model, held_out = begin(), torch.nn.Linear(12, 2), torch.rand(BATCH, 12)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for (batch,) in DataLoader(TensorDataset(torch.rand(64, 12)), batch_size=8):
+        for _ in range(4):
+            optimizer.zero_grad()
+            model.train()(batch).square().mean().backward()
+            optimizer.step()
+        with torch.no_grad():
+            model.eval()(held_out)
+    trial.end()
+    assert trial.set_apart() == 8

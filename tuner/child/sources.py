@@ -323,6 +323,12 @@ class TrainingSources(Generic[Source]):
         """Whether a batch has come since the last gradient."""
         return bool(self._gap)
 
+    @property
+    def untrained_on(self) -> int | None:
+        """Batches that trained before, where one has come of what trains, none of other data, and no gradient since."""
+        trains = (self.primary is None or self.is_training(each) for each in self._gap.values())
+        return self.gaps if self._gap and all(trains) else None
+
     def forget_gap(self) -> None:
         """What was fetched since the last gradient is what another library has made its batch of."""
         with self._lock:
@@ -353,9 +359,8 @@ class TrainingSources(Generic[Source]):
 
     def told_waits(self) -> list[float]:
         """The waits for the newest batches of the primary source, to the microsecond; empty where they aren't seen."""
-        if self.primary is None or self.wait_is_hidden:
-            return []
-        return [round(seconds, 6) for seconds in self.primary.waits]
+        waits = () if self.primary is None or self.wait_is_hidden else self.primary.waits
+        return [round(seconds, 6) for seconds in waits]
 
     # probes: one side of the loop by itself
 

@@ -11,6 +11,7 @@ pictures of, or what a rollout shows it, of which rows are known again where the
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..clock import StepClock
@@ -26,7 +27,7 @@ LOOKED_AT = 8
 class _Look:
     """A call in ``eval()`` or without gradients: of which module, whether so, and when it began."""
 
-    module: int
+    module: weakref.ref[Module]
     gradients: bool
     in_eval: bool
     since: float
@@ -49,6 +50,11 @@ class EvaluationWatch:
         self._trains_in_eval = self._may_train_in_eval = False
         self._is_backed = False
         """Whether a backward has run since a loader is known to feed them."""
+        self._asked_at: weakref.WeakKeyDictionary[Module, int] = weakref.WeakKeyDictionary()
+        """Without gradients about a batch that no step was taken on yet: batches that were trained on before."""
+        self._comes_again = False
+        self.is_acting: Callable[[Module], bool] = lambda module: False
+        """Whether what this module is asked is known to be a rollout's."""
         self._looked_at = LOOKED_AT + 1
         """Calls to train since such a question, this one included."""
 
@@ -62,6 +68,8 @@ class EvaluationWatch:
         evaluate it on a batch that a loader gave.
         """
         in_eval = not module.training
+        if not gradients:
+            self._note_batch(module)
         self._looked_at += gradients
         if gradients and not in_eval:
             self._trains(module)
@@ -71,11 +79,26 @@ class EvaluationWatch:
         elif self._newest is None or (in_eval and not self._newest.in_eval):
             if self._newest is None and not self._has_trained:
                 self._sources.was_asked()
-            self._newest = _Look(id(module), gradients, in_eval, self._clock.now)
+            self._newest = _Look(weakref.ref(module), gradients, in_eval, self._clock.now)
         if not gradients and self._is_backed and module in self._taught and not self._sources.has_fetched:
             self._looked_at = 0
             return True
         return self._newest is not None and not self._has_trained and self._sources.has_fetched
+
+    def _note_batch(self, module: Module) -> None:
+        self._comes_again = False
+        batches = self._sources.untrained_on
+        if batches is not None and not self._has_trained:
+            again = 0 <= batches - self._asked_at.get(module, batches + 1) <= 1
+            self._comes_again = again and self._sources.primary is not None
+            self._asked_at[module] = batches
+
+    def comes_with_each_batch(self, module: Module) -> bool:
+        """Whether the module, whose call without gradients was told of last, was called so on the newest batch of those
+        that train, and on the one before: it makes what several steps are then taken on, where another would have been
+        validated after some.
+        """
+        return self._comes_again and module in self._asked_at
 
     def _trains(self, module: Module) -> None:
         if module not in self._taught:
@@ -103,6 +126,8 @@ class EvaluationWatch:
         if look is not None:
             if not self._has_trained:
                 self._sources.was_asked(evaluated=True)
-            if look.in_eval:
-                self._clock.evaluates(look.module, look.since)
+                self._asked_at.clear()
+            module = look.module()
+            if look.in_eval and module is not None and not self.is_acting(module):
+                self._clock.evaluates(id(module), look.since)
         self._has_trained = self._may_train_in_eval = False

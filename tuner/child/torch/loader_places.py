@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,7 +27,8 @@ class Loader(DataSource):
     """What is known of the loaders made at one place of the user's code.
 
     ``written``: knob → the script's own value. ``refused``: knob → why it can't be turned. ``changed``: knobs that
-    were. ``live``: knob → what the newest iterator works with. ``made``: how many loaders were. ``dataset_len``:
+    were. ``live``: knob → what the newest iterator works with. ``made``: how many loaders were, the newest of them at
+    ``made_s``, by ``time.perf_counter``. ``dataset_len``:
     samples of a map-style dataset. ``asked``: counts those of an iterable one.
     ``newest``: a weak reference to the newest iterator. ``anew``: iterations that began with a loader of their own.
     ``made_first``: how many loaders were made before the first of them.
@@ -43,6 +45,7 @@ class Loader(DataSource):
     changed: set[str] = field(default_factory=set)
     live: dict[str, Any] = field(default_factory=dict)
     made: int = 0
+    made_s: float = 0.0
     dataset_len: int | None = None
     map_style: bool = True
     asked: Asked = field(default_factory=Asked)
@@ -54,7 +57,7 @@ class Loader(DataSource):
 
     def is_made(self, dataset: Callable[[], object], unsized: str) -> None:
         """A loader is made here, or by a library in its place. ``unsized``: why its batch size can't be turned."""
-        self.dataset, self.made = dataset, self.made + 1
+        self.dataset, self.made, self.made_s = dataset, self.made + 1, time.perf_counter()
         if unsized:
             self.refused.setdefault("batch_size", unsized)
 

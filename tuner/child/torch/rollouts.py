@@ -4,6 +4,9 @@ A loop of reinforcement learning asks its policy what to do, in ``eval()`` and w
 its model. What it asked comes again where it trains; what a model is validated on doesn't, had been trained on before,
 or, where folds take turns, is asked about again before it is. So rows are known again by what they hold, until this is
 decided or has been looked for long enough.
+
+Rows may train otherwise than they were asked about: continued by the tokens that were drawn (``written_tokens``), or as
+a set of data that is made anew of as many as were asked about, whatever was made of their numbers.
 """
 
 from __future__ import annotations
@@ -11,12 +14,16 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from time import perf_counter
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from ..identities import ByIdentity
 from .rows import tensors
 from .types import Module
+from .written_tokens import WrittenTokens
 
 SHOWN_BY = 8
 """Rows that were asked about and trained on next, after which it is a rollout."""
@@ -34,6 +41,8 @@ MOST_ROWS = 4096
 """Asked about that are remembered, and to a call that are looked at."""
 MOST_NUMBERS = 1 << 22
 """Of a call that are looked at, in its first rows: a batch of pictures of an Atari game holds twice that."""
+MADE_ANEW = 2
+"""Times in a row that data were made of as many rows as a model had just been asked about, after which it acts."""
 _ON = ("cpu", "cuda")
 _PIXELS = 255.0
 _DIGITS = 5
@@ -45,6 +54,31 @@ class _Asked(NamedTuple):
     model: weakref.ref[Module]
     size: int
     at: int
+
+
+@dataclass
+class _Stretch:
+    """What a module was asked about between two calls to train: rows, those of its newest call, in which memory, and
+    since when.
+    """
+
+    rows: int = 0
+    newest: int = 0
+    storages: set[int] = field(default_factory=set)
+    began_s: float = field(default_factory=perf_counter)
+
+    def makes(self, length: int | None) -> bool:
+        """Whether data of this length may be those rows; the last call may have been about where they ended."""
+        return bool(length) and self.rows - self.newest <= int(length or 0) <= self.rows
+
+
+def _storages(held: Iterable[Any]) -> set[int]:
+    """Where the memory of these tensors begins; of those that have none of their own nothing."""
+    found: set[int] = set()
+    for tensor in held:
+        with suppress(RuntimeError, NotImplementedError):
+            found.add(int(tensor.untyped_storage().data_ptr()))
+    return found
 
 
 class RolloutWatch:
@@ -68,11 +102,23 @@ class RolloutWatch:
         self._looked_back_at = -1
         self._calls = 0
         self._looked_s = 0.0
+        self.is_of_each_batch: Callable[[Module], bool] = lambda module: False
+        """Whether what a module is asked now comes with each batch that a loader gives, before any step on it."""
+        self._written = WrittenTokens(torch)
+        self._since: weakref.WeakKeyDictionary[Module, _Stretch] = weakref.WeakKeyDictionary()
+        """What each module was asked about since a call to train, apart from ``_parts`` of one that was."""
+        self._parts: weakref.WeakSet[Module] = weakref.WeakSet()
+        self._has_trained = False
+        self._given: ByIdentity[bool] = ByIdentity()
+        """Sets of data that a loader that trains has given from."""
+        self._times = 0
 
     def asked(self, module: Module, given: Iterable[object]) -> bool:
         """A module is called without gradients. Returns whether it is known to be asked in rollouts."""
-        if module in self._roll:
+        if module in self._roll or self.is_of_each_batch(module):
             return True
+        given = tuple(given)
+        self._note(module, given)
         again = self._calls not in self._asked_at
         has_room = not self._fewest or len(self._asked) < MOST_ROWS or again
         if has_room and self._looked_back_at != self._calls and self._looks():
@@ -102,8 +148,54 @@ class RolloutWatch:
         for row in rows - self._known if len(self._asked) < MOST_ROWS else ():
             self._asked.setdefault(row, _Asked(model, size, self._calls))
 
+    def is_known(self, module: Module) -> bool:
+        """Whether what this module is asked is known to be a rollout's."""
+        return module in self._roll
+
+    def _note(self, module: Module, given: tuple[object, ...]) -> None:
+        if module in self._parts:
+            return
+        self._written.asked(module, given)
+        if self._has_trained:
+            self._since, self._has_trained = weakref.WeakKeyDictionary(), False
+        if module not in self._since:
+            self._parts.update(part for part in module.modules() if part is not module)
+            self._since[module] = _Stretch()
+        stretch = self._since[module]
+        tensor: Any = next(tensors(self.torch, given), None)
+        if tensor is not None and tensor.dim():
+            stretch.newest = int(tensor.shape[0])
+            stretch.rows += stretch.newest
+            stretch.storages |= _storages([tensor])
+
+    def data_begin(self, dataset: Any, length: int | None, made_s: float) -> bool:
+        """A loader that trains begins to give data; it was made at ``made_s``, as ``time.perf_counter`` tells it.
+
+        Returns whether what came before is known by it to be a rollout: data were made anew of what was asked about.
+        """
+        is_new = dataset not in self._given
+        with suppress(TypeError):  # no weak reference to it
+            self._given[dataset] = True
+        asked = [] if self._has_trained or not is_new else list(self._since.values())
+        held = _storages(tensors(self.torch, getattr(dataset, "tensors", ())))
+        made = any(each.began_s < made_s and each.makes(length) and not each.storages & held for each in asked)
+        self._times = self._times + 1 if made else 0
+        if self._times < MADE_ANEW or self._roll:
+            return False
+        self._acts()
+        return True
+
+    def _acts(self) -> None:
+        """What was asked since a call to train was asked in a rollout: of a policy, a critic, an older policy."""
+        for module in list(self._since):
+            self._roll.update(module.modules())  # its parts may be asked by themselves
+        self._asked, self._known = {}, set()
+
     def trains_on(self, given: Iterable[object]) -> None:
         """A module is called to train."""
+        self._has_trained = True
+        if not self._roll and self._written.trains_on(given) in self._since:
+            self._acts()
         if self._looks(MOST_CALLS if self._fewest else EARLY):
             began = perf_counter()
             self._look(given)

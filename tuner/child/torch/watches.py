@@ -13,6 +13,7 @@ from ..watch import Watch
 from .batches import sizes_of, told_apart_by
 from .checkpoints import ResumeWatch
 from .compiled_turns import CompiledTurns
+from .datasets import length
 from .ddp import DdpWatch
 from .evaluations import EvaluationWatch
 from .gradients import GradientWatch
@@ -52,6 +53,8 @@ class TorchWatches:
         if session.measuring:
             self.modules.asks = self.evaluations.called
         rollouts, sources = self.modules.rollouts, self.loaders.sources
+        self.evaluations.is_acting = rollouts.is_known
+        rollouts.is_of_each_batch = self.evaluations.comes_with_each_batch
         rollouts.is_dealt_out = lambda: self.evaluations.between_batches
         rollouts.is_open = lambda: (
             (not sources.batches or self.evaluations.between_batches)
@@ -125,7 +128,11 @@ class TorchWatches:
 
     def _batch_fetched(self, key: str, batch: object, count: int) -> None:
         self.gradients.batch_fetched(key, batch, count)
-        source = self.loaders.sources[key]
+        source, primary = self.loaders.sources[key], self.loaders.sources.primary
+        if not source.given and (primary is None or source.stack == primary.stack):  # an iteration's first
+            dataset, rollouts = source.dataset(), self.modules.rollouts
+            if rollouts.data_begin(dataset, length(dataset), source.made_s):
+                self.session.clock.was_training()
         if self.session.ranks > 1 and not source.fetches:
             source.first = told_apart_by(self.torch, batch)
 
