@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import _lru_cache_wrapper, partial
 from itertools import chain, islice
-from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
+from types import FunctionType, MemberDescriptorType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
 from .call_sites import is_library
@@ -33,6 +34,8 @@ ITERATIONS_READ = 3
 _PLAIN: tuple[Any, ...] = (type(None), bool, int, float, complex, str)
 _COMPARED = (type(None), bool, int, str)
 """Plain values that are compared as they are: a float may be no number, which equals nothing."""
+_NUMBERING = frozenset({"__next__", "__len__", "next", "len"})
+"""Methods that give the next number, and names in functions that do."""
 _MODULES = "._modules"
 """Where a module of PyTorch's holds those within it."""
 _TRAINERS = {"accelerate": "Accelerator", "lightning": "Fabric", "lightning_fabric": "Fabric"}
@@ -122,6 +125,14 @@ def values(roots: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:
                 waiting.append((path + name, below, value, depth if name == _MODULES else deeper))
 
 
+def hands_out_numbers(value: object) -> bool:
+    """Whether it is a dictionary that numbers what it is asked for, as it comes: by a counter, or its own length."""
+    made_by: Any = value.default_factory if isinstance(value, defaultdict) else None
+    if isinstance(made_by, FunctionType):
+        return not _NUMBERING.isdisjoint(made_by.__code__.co_names)
+    return isinstance(made_by, MethodWrapperType) and made_by.__name__ in _NUMBERING
+
+
 def answers(value: object) -> bool:
     """Whether an object tells its class and its attributes: a proxy may raise an error where it stands for nothing."""
     with suppress(Exception):
@@ -142,6 +153,8 @@ def _parts(value: Any) -> Iterator[tuple[str, object]]:
     if isinstance(value, partial):
         given = {"func": value.func, "args": value.args, "keywords": value.keywords}
         return ((f".{name}", item) for name, item in given.items())
+    if isinstance(value, ContextVar):
+        return iter([(".get()", value.get(None))])
     if isinstance(value, (type, ModuleType)) or _is_trainer(value):
         return iter(())
     return ((f".{name}", item) for name, item in _attributes(value).items())
@@ -207,6 +220,8 @@ def _told(value: Any) -> Hashable:
     sized: Any = next((kind for kind in (list, deque, set) if isinstance(value, kind)), None)
     if sized is not None:
         return int(sized.__len__(value))
+    if hands_out_numbers(value):
+        return dict.__len__(value)
     if isinstance(value, bytearray):
         return zlib.crc32(value if len(value) <= _BYTES_READ else value[:: len(value) // NUMBERS_READ])
     kind = type(value)

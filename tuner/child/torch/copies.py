@@ -6,6 +6,7 @@ the data are no mere table, other or more lasting workers would train on somethi
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import weakref
@@ -15,11 +16,11 @@ from functools import _lru_cache_wrapper
 from types import FunctionType
 
 from ..call_sites import is_library
-from ..data_state import ITERATIONS_READ, State, StateWatch, state_of, values
+from ..data_state import ITERATIONS_READ, State, StateWatch, hands_out_numbers, state_of, values
 from ..identities import ByIdentity
 from .counting import counted_up
 from .open_files import OPEN, opened
-from .reached import Named, class_attributes, functions, named, seeds, uses
+from .reached import Named, class_attributes, functions, named, names_read, seeds, uses
 from .types import Arguments, DataLoader, LoaderIterator
 
 _GENERATORS = {
@@ -36,6 +37,7 @@ KEPT = (
     " of their own, which end with them"
 )
 """Said of the data, by name: what a later epoch gains from it, a trial doesn't show."""
+_OF_ENVIRONMENT = frozenset({"environ", "getenv"})
 _DEEPEST = 3
 """Objects beside the data whose methods name others, so many times."""
 # Methods that a sampler may have and that tell it nothing of the training.
@@ -66,7 +68,7 @@ def _refusals(given: Arguments) -> dict[str, str]:
     if not given.get("num_workers") and (where := _seeding({**data, **near})):
         reason = f"{where} seeds the random numbers of the training as well, and workers have their own"
         refused.setdefault("num_workers", reason)
-    counter = counted_up(data)
+    counter = counted_up(data) or own_numbers({**data, **near})
     if counter:
         reason = COUNTS.format(counter)
         refused["persistent_workers"] = reason  # those that last go on where others begin anew
@@ -101,9 +103,16 @@ def own_iterator(roots: Mapping[str, object]) -> str:
     return _used(roots, lambda it: type(it).__module__ in ("builtins", "itertools") and hasattr(type(it), "__next__"))
 
 
+def own_numbers(roots: Mapping[str, object]) -> str:
+    """The path of a dictionary that is to number what it is asked for, as it comes, and has numbered nothing yet."""
+    return _used(roots, lambda it: hands_out_numbers(it) and not it)
+
+
 def _used(roots: Mapping[str, object], is_one: Callable[[object], bool]) -> str:
-    held = ((path, holder) for path, value, holder in values(roots) if is_one(value))
-    return next((path for path, holder in held if uses(holder, path.rpartition(".")[2])), "")
+    known = list(values(roots))
+    held = [(path, holder) for path, value, holder in known if is_one(value)]
+    among = names_read([value for _, value, _ in known], READING) if held else None
+    return next((path for path, holder in held if uses(holder, path.rpartition(".")[2], among)), "")
 
 
 def _seeded() -> Iterator[object]:
@@ -189,10 +198,19 @@ def beside(data: Mapping[str, object], methods: Sequence[str] = READING) -> dict
                     found[variable.name] = variable.value
                 else:
                     found.update({f"{variable.name}.{key}": part for key, part in parts.items()})
+            found.update(_environment(known, methods))
             if found.keys() <= beside.keys():
                 break
             beside.update(found)
     return beside
+
+
+def _environment(known: Sequence[object], methods: Sequence[str]) -> dict[str, object]:
+    """Those variables of the environment that code names by which these data are read."""
+    reading = functions(known, methods)
+    codes = [function.__code__ for function, names in reading if not _OF_ENVIRONMENT.isdisjoint(names)]
+    keys = [key for code in codes if not is_library(code.co_filename) for key in code.co_consts if isinstance(key, str)]
+    return {f"os.environ[{key!r}]": os.environ.get(key) for key in keys if key and not set(key) & {"=", "\0"}}
 
 
 def _parts_of(variable: Named) -> dict[str, object] | None:

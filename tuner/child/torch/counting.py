@@ -17,6 +17,7 @@ _READING = ("__iter__", "__next__", "__getitem__", "__getitems__", "__call__")
 _ENDS = ("STORE_", "POP_TOP", "RETURN", "YIELD", "FOR_ITER")
 """Instructions that end a statement, jumps beside."""
 _OPERATIONS = ("BINARY_OP", "BINARY_ADD", "BINARY_SUBTRACT", "INPLACE_")
+_CALLS = ("PRECALL", "CALL", "CALL_FUNCTION")
 _BEFORE_STORING = ("LOAD_FAST", "LOAD_DEREF", "LOAD_ATTR", "SWAP", "ROT_TWO", "CACHE")
 """Instructions that find the object whose attribute is stored."""
 
@@ -90,7 +91,7 @@ class _Uses:
 def _uses_of(code: CodeType) -> _Uses:
     """What a code does with attributes, statement by statement."""
     uses, pending, held, computed = _Uses(), list[str](), dict[str, str](), set[str]()
-    operates, last = False, ""
+    operates, last, before, measured = False, "", list[str](), list[str]()
     for operation, name in _instructions(code):
         if operation == "LOAD_FAST" and held.get(name):
             pending.append(held[name])  # "n = x.n; x.n = n + 1" is an update, too, and so is "n += 1; x.n = n"
@@ -103,7 +104,13 @@ def _uses_of(code: CodeType) -> _Uses:
         elif operation == "STORE_ATTR" and operates and name in pending:
             pending.remove(name)
             uses.updated.append(name)
+        if operation in _CALLS and before[:1] == ["len"] and last:
+            measured.append(last)  # "x.ids[word] = len(x.ids)", or by setdefault
+        before = [*before[-2:], name] if operation not in ("CACHE", "PUSH_NULL") else before
+        if operation == "STORE_SUBSCR" or (operation.startswith(_ENDS) and "setdefault" in pending):
+            uses.updated += [each for each in measured if pending.count(each) > 1]
         if operation.startswith(_ENDS) or "JUMP" in operation:
+            measured.clear()
             uses.read |= {*pending}
             pending.clear()
         if operation != "CACHE":

@@ -9,6 +9,7 @@ import gc
 import io
 import os
 import stat
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -35,7 +36,7 @@ _STANDARD = 2
 def is_open(value: object) -> bool:
     """Whether this is a file that is open to be read, or a connection to a database."""
     kind = type(value)
-    package = kind.__module__.partition(".")[0]
+    package = _package_of(kind)
     if package in CONNECTIONS:
         return not isinstance(value, (tuple, list, dict)) and kind.__name__ != "Row" and not _is_closed(value, package)
     if isinstance(value, io.IOBase):
@@ -45,11 +46,20 @@ def is_open(value: object) -> bool:
     return callable(getattr(kind, "fileno", None))
 
 
+def _package_of(kind: type) -> str:
+    """LMDB's classes say that they are Python's own."""
+    package = kind.__module__.partition(".")[0]
+    is_lmdb = package == "builtins" and getattr(sys.modules.get("lmdb"), kind.__name__, None) is kind
+    return "lmdb" if is_lmdb else package
+
+
 def _is_closed(value: Any, package: str) -> bool:
     """Whether an object of a database was closed, as far as it tells that."""
     if package == "h5py":
         return not value
     try:
+        if package == "lmdb":
+            (value.flags if hasattr(value, "flags") else value.id)()  # raises an error once it is closed
         _ = value.total_changes  # of a connection of sqlite3, which raises an error once it is closed
     except AttributeError:
         pass

@@ -9,7 +9,7 @@ import dis
 import itertools
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -26,6 +26,10 @@ IGNORED = (type, ModuleType, BuiltinFunctionType)
 """What nothing is kept in that a script would change."""
 _OF_GLOBALS = ("LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME")
 _IMPORTS = ("IMPORT_NAME", "IMPORT_FROM")
+_APART = ("__init__", "__new__", "__post_init__", "__del__", "__repr__", "__str__", "__getstate__", "__setstate__")
+"""Methods that Python calls when data are made, shown, and handed to another process."""
+_OF_PYTHON = ("abc", "typing", "collections.abc")
+"""Modules of base classes, which read nothing of the data by themselves."""
 _SEEDED_BY = ("torch", "random", "cuda", "default_generator")
 """Names by which a script reaches PyTorch's function, or the generator that its process has."""
 _variables: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
@@ -54,14 +58,36 @@ def class_attributes(value: object) -> dict[str, object]:
     return found
 
 
-def uses(holder: object, attribute: str) -> bool:
-    """Whether a method of the object but its constructor names this attribute; unknown counts as used."""
+def uses(holder: object, attribute: str, among: Collection[str] | None = None) -> bool:
+    """Whether a method of the object but its constructor names this attribute; unknown counts as used.
+
+    ``among``: the names in all code that is asked about, None where these aren't known.
+    """
     if not attribute.isidentifier():
         return True
     classes = [cls for cls in type(holder).__mro__ if cls is not object]
     methods = [value for cls in classes for name, value in vars(cls).items() if name != "__init__"]
     own = [method.__code__ for method in methods if isinstance(method, FunctionType)]
-    return not own or any(attribute in code.co_names for code in own)
+    return not own or any(attribute in code.co_names and (among is None or attribute in among) for code in own)
+
+
+def names_read(objects: Sequence[Any], methods: Sequence[str]) -> Collection[str] | None:
+    """The names in the code by which objects are read: in methods of these names, in those that Python calls by itself,
+    and in all methods of the objects that any of this names. None where it may call others, or is too much.
+    """
+    kinds = dict.fromkeys(cls for kind in dict.fromkeys(map(type, objects)) for cls in kind.__mro__)
+    own = [vars(cls) for cls in kinds if cls.__module__ not in _OF_PYTHON and not is_library(cls.__module__)]
+    known = {*methods, *(name for held in own for name in held if name.startswith("__") and name not in _APART)}
+    while True:
+        code = [names for _, names in functions(objects, tuple(known))]
+        found = {name for names in code for name in names}
+        if len(code) >= _MOST_FUNCTIONS or "getattr" in found:
+            return None
+        if found <= known:
+            return known
+        known |= found
+
+
 
 
 @dataclass(frozen=True)
