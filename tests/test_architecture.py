@@ -48,7 +48,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
 CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
-        "shape holders call_sites births reflink stale_reads option_names watch words temporary"
+        "shape holders call_sites file_backed births reflink stale_reads option_names watch words temporary"
         " thread_names unison stretches identities taken",
         "counts patches preloaded learned turn_records step_records participants data_state",
         "records",

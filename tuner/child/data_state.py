@@ -14,9 +14,10 @@ from contextvars import ContextVar
 from functools import _lru_cache_wrapper, partial
 from itertools import chain, islice
 from types import FunctionType, MemberDescriptorType, MethodType, MethodWrapperType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from .call_sites import is_library
+from .file_backed import FileBacked
 from .taken import taken_by
 
 State = Mapping[str, Hashable]
@@ -24,8 +25,15 @@ State = Mapping[str, Hashable]
 
 MOST_VALUES = 5000
 DEEPEST = 5
-ITEMS_READ = 128
+ITEMS_READ, FEWEST_ITEMS, ITEMS_IN_ALL = 128, 2, 512
+"""Of a list or a dictionary at most and at least, and of all those within one together, however deep they lie."""
 NUMBERS_READ = 4096
+NESTED, NUMBERS_OF_NESTED = 2, 256
+"""Of an array in so many lists or dictionaries fewer numbers are read."""
+PAGES_READ = 16
+"""Places of an array in a mapped file: each may have a page read from a disk."""
+_LARGE = 1 << 20
+"""Bytes from which that is asked."""
 _BYTES_READ = 1 << 20
 FIRST_LOOK, LATER_LOOKS = 3, (8, 16, 64, 256)
 """Batches after which the data are looked at: what opens its files with the first batch is done with it by then."""
@@ -63,10 +71,12 @@ class StateWatch:
         """One more batch was made: the path of a value that isn't as it was, "" where none is or no look is due."""
         self._batches += 1
         if self._batches == FIRST_LOOK:
-            self._first, self._kept = state_of(roots()), kept_in(roots())
+            data = roots()
+            self._first, self._kept = state_of(data), kept_in(data)
         if self._batches not in LATER_LOOKS or self._first is None:
             return ""
-        now, kept = state_of(roots()), kept_in(roots())
+        data = roots()
+        now, kept = state_of(data), kept_in(data)
         grown = (path for path, count in self._kept.items() if kept.get(path, 0) > count + 1)
         self.growing = self.growing or next(grown, "")
         known = {path: before for path, before in self._first.items() if before is not None and path in now}
@@ -76,9 +86,10 @@ class StateWatch:
 def state_of(roots: Mapping[str, object]) -> State:
     """What can be reached from these values now; ``roots``: name → value."""
     state: dict[str, Hashable] = {}
+    files = FileBacked()
     for path, value, _ in values(roots):
         with suppress(Exception):  # the user's own classes may raise anything
-            state[path] = _told(value)
+            state[path] = _told(value, _Reads(NUMBERS_READ if path.count("[") < NESTED else NUMBERS_OF_NESTED, files))
     return state
 
 
@@ -90,7 +101,7 @@ def kept_in(roots: Mapping[str, object]) -> Mapping[str, int]:
             if isinstance(value, dict):
                 kept[path] = dict.__len__(value)
             elif isinstance(value, list):
-                kept[path] = sum(item is not None for _, item in _items(value))
+                kept[path] = sum(item is not None for _, item in _items(value, ITEMS_READ))
             for name, member in caching(value):
                 kept[path + name] = member.cache_info().currsize
     return kept
@@ -106,12 +117,14 @@ def caching(value: Any) -> Iterator[tuple[str, Any]]:
 
 def values(roots: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:
     """Path, value and holder of what can be reached; of much only the first so many."""
-    waiting: deque[tuple[str, object, object, int]] = deque((name, value, None, 0) for name, value in roots.items())
+    waiting: deque[tuple[str, object, object, int, int]] = deque(
+        (name, value, None, 0, ITEMS_IN_ALL) for name, value in roots.items()
+    )
     seen: set[int] = set()
     for _ in range(MOST_VALUES):
         if not waiting:
             return
-        path, value, holder, depth = waiting.popleft()
+        path, value, holder, depth, room = waiting.popleft()
         if not answers(value):
             continue
         yield path, value, holder
@@ -121,8 +134,10 @@ def values(roots: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:
         # Modules within modules are one model, however deep its weights lie.
         deeper = depth if path.endswith(_MODULES) else depth + 1
         with suppress(Exception):  # as above
-            for name, below in _parts(value):
-                waiting.append((path + name, below, value, depth if name == _MODULES else deeper))
+            most = min(ITEMS_READ, max(FEWEST_ITEMS, room))
+            within = room // max(1, min(_length(value), most)) if isinstance(value, (dict, list, tuple)) else room
+            for name, below in _parts(value, most):
+                waiting.append((path + name, below, value, depth if name == _MODULES else deeper, within))
 
 
 def hands_out_numbers(value: object) -> bool:
@@ -140,10 +155,10 @@ def answers(value: object) -> bool:
     return False
 
 
-def _parts(value: Any) -> Iterator[tuple[str, object]]:
+def _parts(value: Any, most: int) -> Iterator[tuple[str, object]]:
     if isinstance(value, (dict, list, tuple)):
         own = {} if type(value) in (dict, list, tuple) else _attributes(value)
-        return chain(_items(value), ((f".{name}", item) for name, item in own.items()))
+        return chain(_items(value, most), ((f".{name}", item) for name, item in own.items()))
     if isinstance(value, MethodType):
         taken = taken_by(value)
         named = {"": value.__self__} if taken is None else {f".{name}": part for name, part in taken.items()}
@@ -155,18 +170,23 @@ def _parts(value: Any) -> Iterator[tuple[str, object]]:
         return ((f".{name}", item) for name, item in given.items())
     if isinstance(value, ContextVar):
         return iter([(".get()", value.get(None))])
-    if isinstance(value, (type, ModuleType)) or _is_trainer(value):
+    if type(value).__module__ == "numpy" or isinstance(value, (type, ModuleType)) or _is_trainer(value):
         return iter(())
     return ((f".{name}", item) for name, item in _attributes(value).items())
 
 
-def _items(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> Iterator[tuple[str, object]]:
+def _length(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> int:
+    kind: Any = dict if isinstance(value, dict) else list if isinstance(value, list) else tuple
+    return int(kind.__len__(value))
+
+
+def _items(value: dict[Any, Any] | list[Any] | tuple[Any, ...], most: int) -> Iterator[tuple[str, object]]:
     """Some of them, as they lie there: a class of the script's may make items as they are asked for."""
     if isinstance(value, dict):
-        return ((f"[{key!r:.40}]", item) for key, item in list(islice(dict.items(value), ITEMS_READ)))
+        return ((f"[{key!r:.40}]", item) for key, item in list(islice(dict.items(value), most)))
     kind: Any = list if isinstance(value, list) else tuple
-    length = kind.__len__(value)
-    places = range(0, length, max(1, length // ITEMS_READ))
+    length = _length(value)
+    places = range(0, length, max(1, length // most))
     return ((f"[{index}]", kind.__getitem__(value, index)) for index in places)
 
 
@@ -212,7 +232,22 @@ def _content(cell: Any) -> object:
         return None  # nothing was put into it yet
 
 
-def _told(value: Any) -> Hashable:
+class _Reads(NamedTuple):
+    """How many numbers of an array are read, and what tells which of them lie in files."""
+
+    most: int
+    files: FileBacked
+
+    def of(self, flat: Any, size: int, count: int, address: int) -> Iterator[Any]:
+        """Slices of what lies ``flat``: ``count`` numbers of so many bytes."""
+        if size * count < _LARGE or not self.files.holds(address):
+            yield flat[:: max(1, count // self.most)]
+            return
+        for place in range(0, count, max(1, count // PAGES_READ)):
+            yield flat[place : place + self.most // PAGES_READ]
+
+
+def _told(value: Any, reads: _Reads) -> Hashable:
     """What tells the value from another one, in a few microseconds; of containers and objects their parts tell."""
     plain: Any = next((kind for kind in _PLAIN if isinstance(value, kind)), None)
     if plain is not None:  # of a class of the script's, too, which may compare and show itself otherwise
@@ -226,25 +261,29 @@ def _told(value: Any) -> Hashable:
         return zlib.crc32(value if len(value) <= _BYTES_READ else value[:: len(value) // NUMBERS_READ])
     kind = type(value)
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
-        return _of_array(value)
+        return _of_array(value, reads)
     if hasattr(kind, "data_ptr") and hasattr(kind, "is_inference") and not value.is_inference():
-        return (tuple(value.shape), str(value.dtype), int(value._version), _numbers_of(value))
+        return (tuple(value.shape), str(value.dtype), int(value._version), _numbers_of(value, reads))
     return kind.__name__
 
 
-def _numbers_of(tensor: Any) -> int | None:
+def _numbers_of(tensor: Any, reads: _Reads) -> int | None:
     """As of an array, for what is written past PyTorch's own count (``.data``, ``.numpy()``), or bound anew; None where
     the numbers don't lie one after the other in the host's memory.
     """
     with suppress(Exception):  # kinds of tensors that have no such view
         if tensor.device.type == "cpu" and tensor.is_contiguous():
-            flat = tensor.detach().view(-1)[:: max(1, tensor.numel() // NUMBERS_READ)].clone()
-            return zlib.crc32(flat.view(sys.modules["torch"].uint8).numpy().tobytes())
+            flat, told = tensor.detach().view(-1), 0
+            for some in reads.of(flat, tensor.element_size(), tensor.numel(), tensor.data_ptr()):
+                told = zlib.crc32(some.clone().view(sys.modules["torch"].uint8).numpy(), told)
+            return told
     return None
 
 
-def _of_array(array: Any) -> Hashable:
+def _of_array(array: Any, reads: _Reads) -> Hashable:
     if array.dtype.hasobject:
-        return (array.shape, str(array.dtype))
-    flat = array.flat[:: max(1, array.size // NUMBERS_READ)]
-    return (array.shape, str(array.dtype), zlib.crc32(flat.tobytes()))
+        return (array.shape, array.dtype.str)
+    told = 0
+    for some in reads.of(array.flat, array.itemsize, array.size, array.__array_interface__["data"][0]):
+        told = zlib.crc32(some.tobytes(), told)
+    return (array.shape, array.dtype.str, told)
