@@ -67,8 +67,12 @@ class StateWatch:
         self.growing = ""
         """The path of what keeps more of the data the more of them are read (a cache of the script's own), or ""."""
 
-    def read(self, roots: Callable[[], Mapping[str, object]]) -> str:
-        """One more batch was made: the path of a value that isn't as it was, "" where none is or no look is due."""
+    def read(
+        self, roots: Callable[[], Mapping[str, object]], is_read: Callable[[str], bool] = lambda path: True
+    ) -> str:
+        """One more batch was made: the path of a value that isn't as it was and ``is_read``; "" where none is, or no
+        look is due.
+        """
         self._batches += 1
         if self._batches == FIRST_LOOK:
             data = roots()
@@ -80,7 +84,7 @@ class StateWatch:
         grown = (path for path, count in self._kept.items() if kept.get(path, 0) > count + 1)
         self.growing = self.growing or next(grown, "")
         known = {path: before for path, before in self._first.items() if before is not None and path in now}
-        return next((path for path, before in known.items() if now[path] != before), "")
+        return next((path for path, before in known.items() if now[path] != before and is_read(path)), "")
 
 
 def state_of(roots: Mapping[str, object]) -> State:

@@ -53,7 +53,7 @@ def taken_by(method: MethodType) -> Mapping[str, object] | None:
         if code in seen:
             continue
         seen.add(code)
-        names = _of_local(code.co_varnames[0], code)
+        names = taken_of_first(code)
         if names is None:
             return None
         for name in names:
@@ -70,10 +70,11 @@ def taken_by(method: MethodType) -> Mapping[str, object] | None:
     return found
 
 
-def _of_local(name: str, code: CodeType) -> frozenset[str] | None:
+def taken_of_first(code: CodeType) -> frozenset[str] | None:
     """As ``taken_of``, of the first argument of a method, which ``super()`` is given without a word and whose keys call
     a method. Newer Pythons load several arguments in one instruction, and name them otherwise.
     """
+    name = code.co_varnames[0]
     if "__class__" in code.co_freevars:
         return None
     for each in dis.get_instructions(code):

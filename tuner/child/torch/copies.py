@@ -10,7 +10,7 @@ import os
 import random
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import _lru_cache_wrapper
 from types import FunctionType
@@ -20,7 +20,8 @@ from ..data_state import ITERATIONS_READ, State, StateWatch, hands_out_numbers, 
 from ..identities import ByIdentity
 from .counting import counted_up
 from .open_files import OPEN, opened
-from .reached import Named, class_attributes, functions, named, names_read, seeds, uses
+from .reached import OPTIONS, Named, class_attributes, functions, named, names_read, seeds, uses
+from .told_samplers import feedback
 from .types import Arguments, DataLoader, LoaderIterator
 
 _GENERATORS = {
@@ -37,11 +38,11 @@ KEPT = (
     " of their own, which end with them"
 )
 """Said of the data, by name: what a later epoch gains from it, a trial doesn't show."""
+_ABSTRACT = ("Dataset", "IterableDataset", "Generic", "Protocol", "ABC", "_AttributeHolder")
+"""Base classes whose own code reads no attributes of the data."""
 _OF_ENVIRONMENT = frozenset({"environ", "getenv"})
 _DEEPEST = 3
 """Objects beside the data whose methods name others, so many times."""
-# Methods that a sampler may have and that tell it nothing of the training.
-_KNOWN_METHODS = ("set_epoch", "state_dict", "load_state_dict")
 
 
 def refusals(given: Arguments) -> dict[str, str]:
@@ -77,9 +78,9 @@ def _refusals(given: Arguments) -> dict[str, str]:
     knows = given.get("worker_init_fn") is not None or (given.get("num_workers") or 0) > 1
     if not knows and (held := opened({**data, **near}, READING)):
         refused.setdefault("num_workers", OPEN.format(held))
-    feedback = next(filter(None, (_feedback(given.get(name)) for name in ("sampler", "batch_sampler"))), "")
-    if feedback:
-        refused.update(num_workers=feedback, prefetch_factor=feedback)
+    told = next(filter(None, (feedback(given.get(name)) for name in ("sampler", "batch_sampler"))), "")
+    if told:
+        refused.update(num_workers=told, prefetch_factor=told)
     return refused
 
 
@@ -133,17 +134,6 @@ def _seeding(data: Mapping[str, object]) -> str:
     return ""
 
 
-def _feedback(sampler: object) -> str:
-    """Why a sampler of the script's own may learn from the training; "" where nothing says so."""
-    file = getattr(sys.modules.get(type(sampler).__module__), "__file__", None)
-    if sampler is None or file is None or is_library(file):
-        return ""
-    own = [name for cls in type(sampler).__mro__ if not cls.__module__.startswith(("torch.", "builtins", "typing"))
-           for name, value in vars(cls).items() if isinstance(value, FunctionType)]  # fmt: skip
-    told = next((name for name in own if not name.startswith("_") and name not in _KNOWN_METHODS), "")
-    return f"{type(sampler).__name__}.{told} may tell it of the training, and workers ask it ahead" if told else ""
-
-
 class CopyWatch:
     """Looks at the data of the loaders: in a trial whether they change, and before each epoch whether they have."""
 
@@ -160,7 +150,7 @@ class CopyWatch:
         if watch is None and self._iterations < ITERATIONS_READ:
             self._iterations += 1
             watch = self._watches[iterator] = StateWatch()
-        moved = watch.read(lambda: copied(loader)) if watch is not None else ""
+        moved = watch.read(lambda: copied(loader), _AreRead(loader)) if watch is not None else ""
         self.growing = self.growing or (watch.growing if watch is not None else "")
         reason = f"{moved} changes while the data are read: each worker would change a copy of its own"
         return {"num_workers": reason} if moved else {}
@@ -170,9 +160,44 @@ class CopyWatch:
         now, before = state_of(copied(loader)), self._copied.get(loader)
         self._copied[loader] = now
         lasting = loader._iterator
-        if lasting is not None and before is not None and before != now:
+        if lasting is not None and before is not None and _is_other(now, before, _AreRead(loader)):
             lasting._shutdown_workers()
             loader._iterator = None
+
+
+class _AreRead:
+    """Asked for the path of what changes among a loader's data: whether the code that reads them may read it.
+
+    Of an object of options, or of one of the script's own, an attribute that this code doesn't name is no matter. What
+    is read of other libraries' isn't known.
+    """
+
+    def __init__(self, loader: DataLoader) -> None:
+        self._loader = loader
+        self._holders: dict[str, object] | None = None
+        self._names: Collection[str] | None = None
+
+    def __call__(self, path: str) -> bool:
+        if self._holders is None:
+            known = list(values(copied(self._loader)))
+            self._holders = {path: holder for path, _, holder in known}
+            with suppress(Exception):  # the user's own classes may raise anything
+                self._names = names_read([value for _, value, _ in known], READING)
+        holder, name = type(self._holders.get(path)), path.rpartition(".")[2]
+        is_own = holder is not type(None) and all(map(_is_own, holder.__mro__[:-1]))
+        return not is_own or self._names is None or not name.isidentifier() or name in self._names
+
+
+def _is_own(kind: type) -> bool:
+    """Whether a class is the script's, or one whose own code reads no attributes."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    is_plain = kind.__name__ in OPTIONS.get(kind.__module__, ()) or kind.__name__ in _ABSTRACT
+    return is_plain or (file is not None and not is_library(file))
+
+
+def _is_other(now: State, before: State, is_read: Callable[[str], bool]) -> bool:
+    """Whether what is read isn't as it was."""
+    return any(now.get(path) != before.get(path) and is_read(path) for path in {**before, **now})
 
 
 def copied(loader: DataLoader) -> Mapping[str, object]:

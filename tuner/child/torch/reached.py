@@ -26,10 +26,17 @@ IGNORED = (type, ModuleType, BuiltinFunctionType)
 """What nothing is kept in that a script would change."""
 _OF_GLOBALS = ("LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME")
 _IMPORTS = ("IMPORT_NAME", "IMPORT_FROM")
-_APART = ("__init__", "__new__", "__post_init__", "__del__", "__repr__", "__str__", "__getstate__", "__setstate__")
-"""Methods that Python calls when data are made, shown, and handed to another process."""
+_APART = (
+    "__init__", "__new__", "__post_init__", "__del__", "__repr__", "__str__", "__getstate__", "__setstate__",
+    "__eq__", "__ne__", "__hash__",
+)  # fmt: skip
+"""Methods that Python calls when data are made, shown, compared, and handed to another process."""
+OPTIONS = {"argparse": ("Namespace",), "types": ("SimpleNamespace",)}
+"""Module → classes whose objects are nothing but attributes that a script sets."""
 _OF_PYTHON = ("abc", "typing", "collections.abc")
 """Modules of base classes, which read nothing of the data by themselves."""
+_OF_ANY_NAME = frozenset({"getattr", "vars", "__dict__", "asdict", "attrgetter", "__getattribute__", "astuple"})
+"""Names by which code reads attributes whose names it doesn't hold."""
 _SEEDED_BY = ("torch", "random", "cuda", "default_generator")
 """Names by which a script reaches PyTorch's function, or the generator that its process has."""
 _variables: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
@@ -75,13 +82,14 @@ def names_read(objects: Sequence[Any], methods: Sequence[str]) -> Collection[str
     """The names in the code by which objects are read: in methods of these names, in those that Python calls by itself,
     and in all methods of the objects that any of this names. None where it may call others, or is too much.
     """
+    objects = [each for each in objects if type(each).__name__ not in OPTIONS.get(type(each).__module__, ())]
     kinds = dict.fromkeys(cls for kind in dict.fromkeys(map(type, objects)) for cls in kind.__mro__)
     own = [vars(cls) for cls in kinds if cls.__module__ not in _OF_PYTHON and not is_library(cls.__module__)]
     known = {*methods, *(name for held in own for name in held if name.startswith("__") and name not in _APART)}
     while True:
         code = [names for _, names in functions(objects, tuple(known))]
         found = {name for names in code for name in names}
-        if len(code) >= _MOST_FUNCTIONS or "getattr" in found:
+        if len(code) >= _MOST_FUNCTIONS or not _OF_ANY_NAME.isdisjoint(found):
             return None
         if found <= known:
             return known

@@ -17,11 +17,14 @@ from ..data_state import ITERATIONS_READ, State, state_of
 from ..taken import taken_by
 from .copies import beside
 from .loader_places import Loader
+from .told_samplers import read_at_first
 from .types import DataLoader, LoaderIterator, Result
 
 TOLD = "{} changes between the answers of a sampler that reads it, and workers ask it ahead"
 MOST_LOOKS, LONGEST_S = 64, 0.1
 """Of one iteration: so many answers are looked around, and for so long in all."""
+_FIXED = (type(None), bool, int, float, str)
+"""Kinds of values that are never changed where they lie: whoever has read one has it as it was."""
 
 
 class SamplerWatch:
@@ -102,7 +105,15 @@ class _Watch:
 
 
 def _read_of(name: str, sampler: object) -> Iterator[tuple[str, object]]:
-    """Path and value of what its ``__iter__`` reads of it; itself where that may be all of it."""
+    """Path and value of what its ``__iter__`` reads of it; itself where that may be all of it. Numbers that it reads as
+    it begins alone are no matter afterwards.
+    """
+    early = read_at_first(sampler)
     gives = getattr(sampler, "__iter__", None)
     taken = taken_by(gives) if isinstance(gives, MethodType) else None
-    yield from [(name, sampler)] if taken is None else ((f"{name}.{each}", part) for each, part in taken.items())
+    if taken is None:
+        yield name, sampler
+        return
+    for each, part in taken.items():
+        if each not in early or not isinstance(part, _FIXED):
+            yield f"{name}.{each}", part
