@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -201,3 +201,51 @@ def test_of_several_options_that_hold_the_size_none_is_taken_for_the_trainings(
     knowledge = {key: facts[key] for key in ("as_written", "options", "training_loaders")}
     ran = run_child(script, {"batch_size": 8}, knowledge=knowledge)
     assert ran.evidence("batch_size") == "verified", ran.of("knob")
+
+
+class Own:
+    """Batches of the script's own."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(torch.arange(64).split(self.size))
+
+    def __len__(self) -> int:
+        return 64 // self.size
+
+
+@pytest.mark.parametrize(
+    ("names", "taken"),
+    [
+        (("train.batch_size", "predict.batch_size"), "train.batch_size"),
+        (("train-batch-size", "batch-size"), "train_batch_size"),
+        (("batch-size", "eval-batch-size"), "batch_size"),
+        (("hidden", "batch"), "batch"),
+        (("batch-size", "mini-batch-size"), ""),
+        (("predict.batch_size", "batch_size"), "batch_size"),
+    ],
+)
+def test_of_options_that_hold_the_same_number_the_training_s_is_taken_where_no_loader_can_be_given_it(
+    begin: Callable[..., Any], names: Sequence[str], taken: str
+) -> None:
+    """The last one was, whatever it was called: no trial had another batch, and each of them was said to fail."""
+    trial = begin()
+    arguments.install(trial.session)
+    parser = argparse.ArgumentParser()
+    for name in names:
+        parser.add_argument(f"--{name}", type=int, default=16)
+    parser.parse_args([])
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for (batch,) in DataLoader(TensorDataset(torch.rand(64, 8)), batch_sampler=Own(16)):
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+    trial.adapter.watches.loaders.sources.primary.written["batch_size"] = 16  # as where its own sampler told it
+    facts = trial.end()
+    assert facts["options"] == ({"batch_size": taken} if taken else {})
+    reason = facts["left_out"].get("batch_size", "")
+    both = "--batch-size and --mini-batch-size both hold 16: bind one of them"
+    assert reason == "" if taken else reason.endswith(both)

@@ -10,7 +10,7 @@ from typing import Any
 from .applied import Effect
 from .evidence import Finding
 from .knobs import EFFECTIVE_BATCH
-from .option_names import OPTION_NAMES, is_named, is_option_of
+from .option_names import OPTION_NAMES, is_named, is_option_of, likeliest
 from .patches import patch
 from .records import Evidence, Value
 from .session import ScriptOptions, Session
@@ -128,7 +128,8 @@ class ParserOptions(ScriptOptions):
         return "" if option is None else option.flag
 
     def _named(self, knob: str) -> _Option | None:
-        return next((option for dest, option in self._seen.items() if is_named(dest, knob)), None)
+        named = likeliest([dest for dest in self._seen if is_named(dest, knob)])
+        return self._seen[named[0]] if named else None
 
     def effects(self) -> dict[str, Effect]:
         """For ``autotune run``: of each bound knob, whether the parser set its option."""
@@ -156,8 +157,12 @@ class ParserOptions(ScriptOptions):
                 if is_named(dest, knob) and type(option.value) is int and option.value == written
             ]  # fmt: skip
             # Of several any may be the training's, and the others would keep what they hold: the patches know which.
-            if len(named) == 1 or (named and knob in facts.left_out):
-                destinations[knob] = named[-1]
+            best = likeliest(named) if knob in facts.left_out else named
+            if len(best) == 1:
+                destinations[knob] = best[0]
+            elif best and knob in facts.left_out:
+                flags = " and ".join(self._seen[dest].flag for dest in best)
+                facts.left_out[knob] += f"; {flags} both hold {written}: bind one of them"
         for knob in set(EFFECTIVE_BATCH) & destinations.keys() - facts.kept_as_written:
             facts.left_out.pop(knob, None)  # what the patches can't do the script can
         facts.options = destinations

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 
 OPTION_NAMES: Mapping[str, tuple[str, ...]] = {
     "batch_size": (
@@ -20,6 +21,8 @@ OPTION_NAMES: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """The names that public training scripts give to options for these knobs."""
 
+_TRAINING = frozenset({"train", "training", "fit"})
+"""Words by which an option or a group of them is the training's."""
 _NOT_TRAINING = frozenset({"eval", "evaluation", "val", "valid", "validation", "test", "inference", "generation"})
 """A group of options that is called so isn't of the training."""
 
@@ -31,6 +34,13 @@ def is_named(destination: str, knob: str) -> bool:
         return False
     names = (knob, *OPTION_NAMES.get(knob, ()))
     return plain in names or plain.replace("_", "") in {name.replace("_", "") for name in names}
+
+
+def likeliest(destinations: Sequence[str]) -> list[str]:
+    """Those of several options for one knob that are likeliest the training's: named after it, else in no group."""
+    words = {each: _TRAINING.intersection(re.split(r"[._-]", each.lower())) for each in destinations}
+    ranks = {each: (bool(words[each]), "." not in each) for each in destinations}
+    return [each for each in destinations if ranks[each] == max(ranks.values())]
 
 
 def is_option_of(knob: str, destination: str) -> bool:
