@@ -20,7 +20,8 @@ from ..evidence import Finding
 from ..records import Evidence
 from . import compiler
 from .outputs import with_tensors
-from .types import Keywords, Module, Node
+from .rows import tensors
+from .types import Keywords, Module, Node, Result
 
 KNOB = "compile"
 NOT_COMPILED = ("off", False)
@@ -273,6 +274,12 @@ def _call_of(module: Module, *args: object, **kwargs: object) -> object:
     return module._call_impl(*args, **kwargs)
 
 
+def _takes_gradient(torch: ModuleType, value: object) -> bool:
+    with suppress(Exception):  # as above
+        return any(tensor.requires_grad for tensor in tensors(torch, value))
+    return False
+
+
 @dataclass
 class Root:
     """An outermost module: whether it has parameters to train, how often it was called, what it was compiled to."""
@@ -286,6 +293,19 @@ class Root:
     shapes: Shapes = field(default_factory=Shapes)
     looks: int = 1
     """How often its parameters were gone through for one to train."""
+    may_thaw: bool = True
+
+    def frozen(
+        self, torch: ModuleType, run: Callable[..., Result], module: Module, args: tuple[object, ...], kwargs: Keywords
+    ) -> Result:
+        """Its call while it has nothing to train. A gradient that goes on from what it gives, and comes of nothing that
+        it was given, shows that it was thawed: its parameters are gone through again with the next call.
+        """
+        result = run(module, *args, **kwargs)
+        if self.may_thaw and _takes_gradient(torch, result) and not _takes_gradient(torch, (args, kwargs)):
+            self.may_thaw = any(parameter.requires_grad for parameter in module.parameters())
+            self.looks = 0 if self.may_thaw else self.looks
+        return result
 
     @property
     def is_settled(self) -> bool:

@@ -178,7 +178,7 @@ class ModuleWatch:
         if root is None or not root.is_settled:
             root = self._meet(module)
         if not root.trains:
-            return original(module, *args, **kwargs)
+            return root.frozen(torch, original, module, args, kwargs)
         if self.session.measuring and self.session.clock.validating and module.training:
             self.session.clock.training_resumes()
         self.calls_since_backward += 1

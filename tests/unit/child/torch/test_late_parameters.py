@@ -60,6 +60,39 @@ def test_a_model_that_was_frozen_at_first_is_reached(begin: Callable[..., Any]) 
     assert seen[-1] == torch.bfloat16
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_a_model_that_is_thawed_late_is_reached(begin: Callable[..., Any], named: bool) -> None:
+    """As in fine-tuning by stages: a body whose head was trained alone for more than eight steps kept its float32."""
+    trial = begin({"precision": "bf16"})
+    layer, head = nn.Linear(8, 8), nn.Linear(8, 1)
+    body = Named(layer) if named else layer
+    seen: list[Any] = []
+    layer.register_forward_hook(lambda module, args, output: seen.append(output.dtype))
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.01)
+
+    def loss() -> Any:
+        given = body(X)
+        return head(given["features"] if named else given).square().mean()
+
+    body.requires_grad_(False)
+    _steps(optimizer, loss, steps=20)
+    layer.bias.requires_grad_(True)
+    _steps(optimizer, loss)
+    trial.end()
+    assert (seen[0], seen[-1]) == (torch.float32, torch.bfloat16)
+
+
+class Named(nn.Module):  # type: ignore[misc]  # PyTorch is seen as Any
+    """Gives what it computes by name."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Any) -> Any:
+        return {"features": self.layer(x)}
+
+
 def test_a_frozen_model_is_looked_through_a_few_times_only(
     begin: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
