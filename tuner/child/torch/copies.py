@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ from ..identities import ByIdentity
 from .counting import counted_up
 from .open_files import OPEN, opened
 from .reached import OPTIONS, Named, class_attributes, functions, named, names_read, seeds, uses
+from .set_anew import is_set_anew
 from .told_samplers import feedback
 from .types import Arguments, DataLoader, LoaderIterator
 
@@ -38,6 +40,8 @@ KEPT = (
     " of their own, which end with them"
 )
 """Said of the data, by name: what a later epoch gains from it, a trial doesn't show."""
+_ITEMS = re.compile(r"(\[[^\]]*\])+$")
+"""Of a path, where it leads into lists and dictionaries."""
 _ABSTRACT = ("Dataset", "IterableDataset", "Generic", "Protocol", "ABC", "_AttributeHolder")
 """Base classes whose own code reads no attributes of the data."""
 _OF_ENVIRONMENT = frozenset({"environ", "getenv"})
@@ -169,7 +173,7 @@ class _AreRead:
     """Asked for the path of what changes among a loader's data: whether the code that reads them may read it.
 
     Of an object of options, or of one of the script's own, an attribute that this code doesn't name is no matter. What
-    is read of other libraries' isn't known.
+    is read of other libraries' isn't known, but for what these set anew for each sample.
     """
 
     def __init__(self, loader: DataLoader) -> None:
@@ -183,6 +187,9 @@ class _AreRead:
             self._holders = {path: holder for path, _, holder in known}
             with suppress(Exception):  # the user's own classes may raise anything
                 self._names = names_read([value for _, value, _ in known], READING)
+        owned = _ITEMS.sub("", path)
+        if is_set_anew(self._holders.get(owned), owned.rpartition(".")[2], READING):
+            return False
         holder, name = type(self._holders.get(path)), path.rpartition(".")[2]
         is_own = holder is not type(None) and all(map(_is_own, holder.__mro__[:-1]))
         return not is_own or self._names is None or not name.isidentifier() or name in self._names

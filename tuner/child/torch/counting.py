@@ -120,6 +120,16 @@ def _uses_of(code: CodeType) -> _Uses:
     return uses
 
 
+def updated_by(code: CodeType) -> frozenset[str]:
+    """Attributes that a code computes from what they were."""
+    return frozenset(_uses_of(code).updated)
+
+
+def stored_by(code: CodeType) -> frozenset[str]:
+    """Attributes that a code sets."""
+    return frozenset(name for operation, name in _instructions(code) if operation == "STORE_ATTR")
+
+
 def _set_first(code: CodeType) -> Iterator[str]:
     """Attributes that the code sets in any case, before it reads them."""
     read: set[str] = set()

@@ -1,0 +1,78 @@
+"""What a library's transform keeps of the sample that it is at is no state that workers would change copies of."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.copied_data import Begin, Rows, left_out
+from support.torch_trials import begin
+
+__all__ = ["begin"]
+
+LIBRARY = '''
+import random
+
+class Drawn:
+    """As MONAI's transforms draw, and torchvision's newer ones."""
+    chance = 0.5
+    def randomize(self):
+        self.is_done = random.random() < self.chance
+        self.sizes = [random.random() for _ in range(3)]
+        self.given = {"size": random.random()}
+    def __call__(self, x):
+        self.randomize()
+        return x * self.sizes[0] if self.is_done else x * self.given["size"]
+
+class Warming(Drawn):
+    """Counts what it was asked for."""
+    seen = 0
+    def __call__(self, x):
+        self.seen = self.seen + 1
+        return super().__call__(x) * self.seen / 96
+
+class Told(Drawn):
+    """Is told how often, by a method of its own, which the training calls."""
+    def set_chance(self, chance):
+        self.chance = chance
+'''
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A module of an installed package."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "drawing_transforms.py").write_text(LIBRARY, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(folder))
+    yield import_module("drawing_transforms")
+    del sys.modules["drawing_transforms"]
+
+
+@pytest.mark.parametrize(("kind", "changes"), [("Drawn", ""), ("Warming", "seen"), ("Told", "chance")])
+def test_what_a_transform_draws_for_each_sample_is_no_reason(
+    begin: Begin, library: Any, kind: str, changes: str
+) -> None:
+    """``_do_transform`` of MONAI's took the workers from every script that augments with it."""
+    transform = getattr(library, kind)()
+    tell: Callable[[], None] = lambda: transform.set_chance(transform.chance * 0.9)  # noqa: E731  # as the others
+    found = left_out(begin, Rows(transform), tell if kind == "Told" else lambda: None).get("num_workers", "")
+    assert found.startswith(f"dataset.transform.{changes} changes") if changes else found == ""
+
+
+class Own:
+    """The same of the script's, whose code may read it before it is set."""
+
+    size = 1.0
+
+    def __call__(self, x: Any) -> Any:
+        x, self.size = x * self.size, float(x.sum()) / 96
+        return x
+
+
+def test_that_of_the_script_s_own_is_one(begin: Begin) -> None:
+    assert left_out(begin, Rows(Own()))["num_workers"].startswith("dataset.transform.size changes")
