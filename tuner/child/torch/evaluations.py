@@ -53,6 +53,7 @@ class EvaluationWatch:
         self._asked_at: weakref.WeakKeyDictionary[Module, int] = weakref.WeakKeyDictionary()
         """Without gradients about a batch that no step was taken on yet: batches that were trained on before."""
         self._comes_again = False
+        self._newest_batch, self._untrained_on = -1, sources.untrained_on
         self.is_acting: Callable[[Module], bool] = lambda module: False
         """Whether what this module is asked is known to be a rollout's."""
         self._looked_at = LOOKED_AT + 1
@@ -87,8 +88,13 @@ class EvaluationWatch:
 
     def _note_batch(self, module: Module) -> None:
         self._comes_again = False
-        batches = self._sources.untrained_on
-        if batches is not None and not self._has_trained:
+        if self._has_trained or not self._sources.has_fetched:
+            return
+        newest = self._sources.batches
+        if newest != self._newest_batch:  # each part of a model is told of, in each of its calls
+            self._newest_batch, self._untrained_on = newest, self._sources.untrained_on
+        batches = self._untrained_on
+        if batches is not None:
             again = 0 <= batches - self._asked_at.get(module, batches + 1) <= 1
             self._comes_again = again and self._sources.primary is not None
             self._asked_at[module] = batches

@@ -117,8 +117,9 @@ class RolloutWatch:
         """A module is called without gradients. Returns whether it is known to be asked in rollouts."""
         if module in self._roll or self.is_of_each_batch(module):
             return True
-        given = tuple(given)
-        self._note(module, given)
+        if module not in self._parts:
+            given = tuple(given)
+            self._note(module, given)
         again = self._calls not in self._asked_at
         has_room = not self._fewest or len(self._asked) < MOST_ROWS or again
         if has_room and self._looked_back_at != self._calls and self._looks():
@@ -153,8 +154,6 @@ class RolloutWatch:
         return module in self._roll
 
     def _note(self, module: Module, given: tuple[object, ...]) -> None:
-        if module in self._parts:
-            return
         self._written.asked(module, given)
         if self._has_trained:
             self._since, self._has_trained = weakref.WeakKeyDictionary(), False

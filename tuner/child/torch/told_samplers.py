@@ -14,6 +14,7 @@ from types import CodeType, FunctionType, ModuleType
 
 from ..call_sites import is_library
 from ..taken import BETWEEN, READS, taken_of_first
+from .counting import updated_by
 
 # Methods that a sampler may have and that tell it nothing of the training.
 _KNOWN_METHODS = ("set_epoch", "state_dict", "load_state_dict")
@@ -106,6 +107,8 @@ def _only_reads(name: str, sampler: object, own: dict[str, FunctionType], early:
 
 def _changes_nothing(code: CodeType, held_globals: dict[str, object], held: set[str], early: frozenset[str]) -> bool:
     is_of_module = False
+    if updated_by(code):
+        return False  # "x.weights += change" changes what an iteration may have read
     for each in dis.get_instructions(code):
         if each.opname in BETWEEN:
             continue

@@ -101,9 +101,16 @@ class Passed(Ordered):
         self.losses.append(loss)
 
 
+class Added(Resumed):
+    """Is told where it lies."""
+
+    def add(self, steps: Any) -> None:
+        self.step += steps
+
+
 @pytest.mark.parametrize(
     ("made", "may_be_told"),
-    [(Helped, False), (Resumed, False), (Returned, False), (Told, True), (Passed, True)],
+    [(Added, True), (Helped, False), (Resumed, False), (Returned, False), (Told, True), (Passed, True)],
 )
 def test_only_methods_that_change_what_a_sampler_reads_may_tell_it(
     made: Callable[[], Any], may_be_told: bool
