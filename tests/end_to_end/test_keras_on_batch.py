@@ -42,7 +42,7 @@ def test_each_call_is_a_step_on_its_batch(begin: Begin, kind: str, eager: bool, 
     assert (facts["steps"], facts["samples"], facts["unit"]) == (12, 12 * BATCH, "samples")
     assert int(made.optimizer.iterations.numpy()) == 12
     assert "train_on_batch" in facts["left_out"]["grad_accumulation"]
-    assert facts["left_out"]["batch_size"]
+    assert facts["left_out"]["batch_size"].endswith("bind it, as in -- --batch-size={batch_size}")
     assert facts["wait_is_unseen"]
     assert trial.log.of("loss")
 

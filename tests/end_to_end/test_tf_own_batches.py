@@ -228,3 +228,12 @@ def test_a_data_set_in_a_function_is_counted_once(begin: Begin) -> None:
         epoch(data)
     trial.end()
     assert (trial.steps, trial.samples) == (12, 200)
+
+
+def test_the_answer_is_to_bind_an_option_for_their_size(begin: Begin) -> None:
+    """Of the other knobs there is nothing to bind."""
+    trial = begin()
+    Loop().run(30)
+    left_out = trial.end()["left_out"]
+    assert left_out["batch_size"].endswith("bind it, as in -- --batch-size={batch_size}")
+    assert left_out["prefetch"] == "no tf.data dataset feeds the training steps"

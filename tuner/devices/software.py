@@ -15,6 +15,8 @@ _PACKAGES = (
     "torch", "torchvision", "torch_xla", "triton", "tensorflow", "keras", "jax", "optax", "flax", "lightning",
     "pytorch-lightning", "transformers", "accelerate", "timm", "numpy", "optuna",
 )  # fmt: skip
+HOMELESS = "/tmp"
+"""Where Keras keeps its file in place of a home that it can't write to."""
 _DISTRIBUTION = "autotune-study"
 
 
@@ -40,7 +42,9 @@ def keras_backend(variables: Mapping[str, str] = os.environ) -> str:
         return ""
     if variables.get("KERAS_BACKEND"):
         return variables["KERAS_BACKEND"]
-    place = Path(os.path.expanduser(variables.get("KERAS_HOME", "~/.keras")), "keras.json")
+    home = variables.get("HOME") or os.path.expanduser("~")
+    usual = Path(home if os.access(home, os.W_OK) else HOMELESS, ".keras")
+    place = Path(os.path.expanduser(variables.get("KERAS_HOME", usual)), "keras.json")
     try:
         settings: object = json.loads(place.read_text(encoding="utf-8"))
     except (OSError, ValueError):

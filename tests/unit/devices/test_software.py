@@ -37,6 +37,17 @@ def test_the_variable_comes_before_the_file(
     assert keras_backend({"KERAS_HOME": str(tmp_path), **named}) == expected
 
 
+def test_without_a_home_that_can_be_written_to_its_file_lies_in_tmp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tuner.devices.software.HOMELESS", str(tmp_path))
+    (tmp_path / ".keras").mkdir()
+    (tmp_path / ".keras" / "keras.json").write_text('{"backend": "torch"}', encoding="utf-8")
+    assert keras_backend({"HOME": str(tmp_path / "none")}) == "torch"
+    (tmp_path / "home").mkdir()
+    assert keras_backend({"HOME": str(tmp_path / "home")}) == "tensorflow"
+
+
 @pytest.mark.slow  # Keras itself, in a process of its own
 @pytest.mark.parametrize(("variable", "backend"), [({}, "torch"), ({"KERAS_BACKEND": "jax"}, "jax")])
 def test_keras_says_the_same(tmp_path: Path, variable: dict[str, str], backend: str) -> None:

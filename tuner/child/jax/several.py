@@ -36,7 +36,7 @@ MOST_AGAIN = 8
 """Of states that are computed again, and of steps that are compiled again as the script has JAX do."""
 LEAST_TOGETHER = 0.5
 BY_SCRIPT = "the script donates what it gives to its training step"
-UNSEEN = "the script donates arrays to what it compiles ahead of its calls"
+UNSEEN = "{} donates arrays to what it compiles ahead of its calls"
 BY_LIBRARY = "a library compiles the training step"
 NOTHING = "no compiled function that trains is given, in each call, what its call before gave"
 UNLIKE = "calls of the training step are given arrays of other shapes or types, or other settings, than those before"
@@ -228,7 +228,7 @@ class _Waiting:
         """It is compiled ahead of its calls, which aren't seen: they may be given what others wait for."""
         if self._why_not:
             self._several.settle()
-            self._several.stops(UNSEEN)
+            self._several.stops(UNSEEN.format("a library" if self._why_not == BY_LIBRARY else "the script"))
         return self._watch.stages(function, execute, args, kwargs)
 
     def calls(self, function: JittedFunction, execute: Call, args: Arguments, kwargs: Keywords) -> Any:

@@ -11,6 +11,7 @@ from ..evidence import Finding, SetBy, compare, number_format
 from ..records import Evidence
 from ..session import Session
 from ..tensorflow import FRAMEWORK, elsewhere
+from ..tensorflow.evidence import BIND
 from ..tensorflow.graphs import is_compiled, products, xla_threads
 from ..tensorflow.strategies import DEFAULT, NO_STRATEGY, ONE_DEVICE
 from ..torch import compiler
@@ -89,7 +90,7 @@ class Observation:
         if self.watches.backend != "tensorflow":
             facts.left_out["jit_compile"] = OWN_BATCHES
         if loops is None or loops.iterations.sources.primary is None:
-            facts.left_out["batch_size"] = OWN_BATCHES
+            facts.left_out["batch_size"] = f"{OWN_BATCHES}: {BIND}"
             facts.hide_wait(OWN_BATCHES)
 
     def _scales_its_loss(self) -> bool:

@@ -6,12 +6,19 @@ from ..session import Session
 from .functions import FunctionWatch
 
 FETCHES = "the training function fetches its batches itself"
+UNFED = "no tf.data dataset feeds the training steps"
+BIND = "where the script has an option for their size, bind it, as in -- --batch-size={batch_size}"
 
 
 def unfed(functions: FunctionWatch) -> str:
     """Why no dataset that can be adapted feeds a loop of the script's own: a library's may, as that of legacy Keras."""
     fetches = any(entry.fetches for entry in functions.training)
-    return FETCHES if fetches else "no tf.data dataset feeds the training steps"
+    return FETCHES if fetches else UNFED
+
+
+def why_unsized(out_of_reach: str) -> str:
+    """Why batches of another size can't be made, by why the data can't be adapted: "" where nothing is against it."""
+    return f"{UNFED}: if the loop makes its batches by itself, {BIND}" if out_of_reach == UNFED else out_of_reach
 
 
 def observe_compilation(session: Session, functions: FunctionWatch) -> None:

@@ -22,7 +22,7 @@ from .apart import ApartWatch
 from .data.watch import KNOBS as DATA_KNOBS
 from .data.watch import DatasetWatch
 from .entries import Given, TracedFunction
-from .evidence import observe_compilation, unfed
+from .evidence import observe_compilation, unfed, why_unsized
 from .functions import FunctionWatch, not_converted
 from .graphs import products
 from .iteration import IterationWatch
@@ -382,8 +382,8 @@ class LoopWatch:
         """What the loop itself adds to what is known of its data; the watch on datasets reports the knobs."""
         session, size = self.session, self.iterations.size if self.iterations.size_is_a_batchs else 0
         if not session.request.config:
-            session.facts.left_out.update(dict.fromkeys(DATA_KNOBS, self.out_of_reach) if self.out_of_reach else {})
-            reason = self.out_of_reach or (literal_rows(self.functions, size, retrace=True) if size else "")
+            session.facts.left_out.update(dict.fromkeys(DATA_KNOBS, why) if (why := self.out_of_reach) else {})
+            reason = why_unsized(why) or (literal_rows(self.functions, size, retrace=True) if size else "")
             if reason:
                 session.facts.left_out["batch_size"] = reason
             elif size:
