@@ -130,3 +130,14 @@ def test_a_step_may_take_several_epochs(begin: Callable[..., Trial], epochs: int
     failures = [record["detail"] for record in trial.log.of("failure")]
     told = "it trains on 12 batches in all, and its gradient_accumulation_steps is 16: "
     assert failures == ([] if updates else [f"{told}Keras updates no weights before so many"])
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_several_steps_in_one_call_take_an_epoch_of_several(begin: Callable[..., Trial], batches: int) -> None:
+    """A replay memory's batch is all that a fit is given, time after time: no call could hold two of them."""
+    trial, made = begin(), model()
+    for _ in range(3):
+        x, y = arrays(16 * batches)
+        made.fit(x, y, batch_size=16, verbose=0)
+    left_out = trial.end()["left_out"]
+    assert left_out.get("steps_per_execution") == ("an epoch of this fit has one step" if batches == 1 else None)

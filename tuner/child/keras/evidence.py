@@ -90,7 +90,7 @@ class Observation:
         if self.watches.backend != "tensorflow":
             facts.left_out["jit_compile"] = OWN_BATCHES
         if loops is None or loops.iterations.sources.primary is None:
-            facts.left_out["batch_size"] = f"{OWN_BATCHES}: {BIND}"
+            facts.left_out["batch_size"] = f"{OWN_BATCHES}: where {BIND}"
             facts.hide_wait(OWN_BATCHES)
 
     def _scales_its_loss(self) -> bool:
@@ -197,6 +197,8 @@ class Observation:
             left_out["grad_accumulation"] = left_out["batch_size"]  # their batches can't be made larger, either
         if call.acts_by_batch or call.saves_by_batch:
             left_out["steps_per_execution"] = call.why_not_several_steps(2, call.epoch_steps, backend)
+        elif call.has_one_step:
+            left_out["steps_per_execution"] = "an epoch of this fit has one step"
         if self._sets_rate(call):
             left_out["lr_scale"] = OWN_RATE
         if call.custom_step:

@@ -69,6 +69,12 @@ class FitCall:
         """The script's own ``steps_per_epoch`` and ``validation_steps``, as far as it gives them."""
         return tuple(steps for steps in (self.epoch_steps, self.validation_steps) if steps)
 
+    @property
+    def has_one_step(self) -> bool:
+        """Whether the arrays that feed an epoch are one batch, as the script wrote it."""
+        size = self.written.get("batch_size")
+        return isinstance(size, int) and 0 < (self.dataset_len or 0) <= size
+
     def why_no_such_batches(self, old: int | None, new: int, known: Value | None) -> str:
         """Why the script's batches of ``old`` samples can't be made ones of ``new``; "" where they can.
 

@@ -7,7 +7,7 @@ from .functions import FunctionWatch
 
 FETCHES = "the training function fetches its batches itself"
 UNFED = "no tf.data dataset feeds the training steps"
-BIND = "where the script has an option for their size, bind it, as in -- --batch-size={batch_size}"
+BIND = "the script has an option for their size, bind it, as in -- --batch-size={batch_size}"
 
 
 def unfed(functions: FunctionWatch) -> str:
@@ -18,7 +18,7 @@ def unfed(functions: FunctionWatch) -> str:
 
 def why_unsized(out_of_reach: str) -> str:
     """Why batches of another size can't be made, by why the data can't be adapted: "" where nothing is against it."""
-    return f"{UNFED}: if the loop makes its batches by itself, {BIND}" if out_of_reach == UNFED else out_of_reach
+    return f"{UNFED}: where the loop makes its batches, and {BIND}" if out_of_reach == UNFED else out_of_reach
 
 
 def observe_compilation(session: Session, functions: FunctionWatch) -> None:
