@@ -199,3 +199,19 @@ def test_an_error_of_the_scripts_own_stays_its_own(begin: Begin) -> None:
         step(x[:, :7], y)
     assert "XLA" not in str(caught.value)
     assert not trial.log.of("failure")
+
+
+def test_a_step_that_calls_python_is_no_step_for_xla(begin: Begin) -> None:
+    """An environment that is asked in the midst of a step: a trial was spent on what XLA refuses."""
+    trial, net = begin(), Net()
+
+    @tf.function
+    def step(x: Any, y: Any) -> None:
+        for _ in tf.range(2):
+            tf.numpy_function(lambda: None, [], [])
+        net.step(x, y)
+
+    for x, y in batches():
+        step(x, y)
+    told = trial.end()["left_out"].get("jit_compile", "")
+    assert told == "the training step calls Python (tf.py_function, tf.numpy_function): XLA can't do that"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from ..session import Session
 from .functions import FunctionWatch
+from .graphs import calls_python
 
 FETCHES = "the training function fetches its batches itself"
+IN_PYTHON = "the training step calls Python (tf.py_function, tf.numpy_function): XLA can't do that"
 UNFED = "no tf.data dataset feeds the training steps"
 BIND = "the script has an option for their size, bind it, as in -- --batch-size={batch_size}"
 
@@ -31,6 +33,8 @@ def observe_compilation(session: Session, functions: FunctionWatch) -> None:
         if any(entry.fetches for entry in stepping):
             session.facts.left_out["jit_compile"] = f"{FETCHES}: XLA can't do that"
             session.facts.hide_wait(FETCHES)
+        elif any(calls_python(graph) for entry in stepping for graph in entry.graphs[-1:]):
+            session.facts.left_out["jit_compile"] = IN_PYTHON
     if "jit_compile" in session.request.config:
         seen = functions.compilation()
         if seen is None:

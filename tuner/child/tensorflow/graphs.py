@@ -24,6 +24,7 @@ PRODUCTS = frozenset(
 _DRAWS = ("Random", "StatelessRandom", "TruncatedNormal", "StatelessTruncatedNormal", "ParameterizedTruncated")
 _UPDATES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
 _CALLS = ("StatefulPartitionedCall",)
+_PYTHON = frozenset(["PyFunc", "PyFuncStateless", "EagerPyFunc"])
 _XLA_THREADS = "tf_XLA"
 Traced = Graph | ConcreteFunction
 
@@ -102,6 +103,11 @@ def _updated(nodes: Iterable[NodeDef], library: Mapping[str, Any], done: dict[st
                 done[called] = {len(arguments) - i for i, name in enumerate(arguments) if name in within}
             names |= {inputs[-place] for place in done[called] if place <= len(inputs)}
     return names
+
+
+def calls_python(graph: Traced) -> bool:
+    """Whether running the graph calls functions of Python's, as of ``tf.py_function``, which XLA can't compile."""
+    return any(node.op in _PYTHON for node, _ in nodes_of(graph))
 
 
 def draws_numbers(graph: Traced) -> bool:
