@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
+from math import prod
 from typing import Any
 
 from .rows import may_choose
@@ -206,9 +207,21 @@ class Frame:
         self.is_whole = True
         leaves = ((number, self._given.get(id(leaf))) for number, (_, leaf) in enumerate(paths))
         self.trace.passed = {number: place for number, place in leaves if place is not None}
-        if self.trace.gradients:
+        if self.trace.gradients and self._gives_less([leaf for _, leaf in paths]):
+            self.trace = Trace(passed=self.trace.passed)
+        elif self.trace.gradients:
             self.trace.loss = place_of(None if self._value is None else self._value(), paths)
             self.trace.loss_is_known = True
+
+    def _gives_less(self, results: Iterable[Any]) -> bool:
+        """Whether no result can be a gradient, or what one has changed: all are smaller than what is differentiated.
+
+        Such as a loss in which the derivatives of a network by its inputs stand, where it is only looked at.
+        """
+        trace = self.trace
+        sizes = [prod(shape_of(leaf)) for leaf in (*self.given_at(trace.places), *self._closed_over)]
+        is_known = bool(sizes) and not (trace.updates or trace.is_in_loop)
+        return is_known and max((prod(shape_of(leaf)) for leaf in results), default=0) < min(sizes)
 
     def is_left(self) -> None:
         """The function has returned, or raised: nothing of its trace is held."""
