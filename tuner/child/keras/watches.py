@@ -15,6 +15,7 @@ from ..tensorflow.loops import LoopWatch
 from ..tensorflow.mixed_precision import MixedPrecisionWatch
 from ..tensorflow.sessions import SessionWatch
 from ..tensorflow.strategies import StrategyWatch
+from ..tensorflow.threads import ThreadWatch
 from ..watch import Watch
 from .fit import FitWatch
 from .model import OptimizerWatch, PolicyWatch
@@ -64,7 +65,8 @@ class Watches:
             self.loops.install()
             self.mixed_precision = MixedPrecisionWatch(self.session, tf)
             self.mixed_precision.configure()
-            self.loops.gradient_taken = self.mixed_precision.gradient_taken
+            threads = ThreadWatch(self.session, tf, then=self.mixed_precision.gradient_taken)
+            self.loops.gradient_taken = threads.gradient_taken
             self._feed(self.loops.iterations, self.datasets)
             SessionWatch(self.session, tf).install()
         self._join()
