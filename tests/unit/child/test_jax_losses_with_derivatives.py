@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.jax_here import jax
-from support.jax_trial import watched
+from support.jax_trial import descend, watched
 
 jnp = jax.numpy
 POINTS = jnp.linspace(-1.0, 1.0, 200)
@@ -43,9 +43,27 @@ def test_a_loss_that_is_looked_at_between_steps_is_no_step(looks: Callable[..., 
             if number % every == 0:
                 float(shown(*((params,) if looks is held else (params, POINTS))).sum())
             gradients = gradient(params, POINTS)
-            params = jax.tree_util.tree_map(lambda p, g: p - 0.01 * g, params, gradients)
+            params = descend(params, gradients)
             trial.trained(1, len(POINTS))
         assert trial.is_counted(late=1, late_rows=len(POINTS))
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_a_derivative_that_is_looked_at_before_an_update_gives_no_samples(every: int) -> None:
+    """It was the first gradient of a step, so that its samples counted: 8 for each 200. The one before the first update
+    is a step of its own.
+    """
+    params = {"w": jnp.ones(8), "v": jnp.ones(8) / 8}
+    with watched() as trial:
+        steps = trial.adapter.steps
+        assert steps is not None
+        slope, gradient = jax.jit(jax.vmap(jax.grad(network, 1), (None, 0))), jax.jit(jax.grad(loss))
+        for number in range(STEPS):
+            if number % every == 0:
+                slope(params, POINTS[:77])
+            gradients = gradient(params, POINTS)
+            params = steps.update(lambda p=params, g=gradients: descend(p, g), params)
+        assert (trial.steps, trial.samples) == (STEPS + 1, STEPS * len(POINTS) + 8)
 
 
 @pytest.mark.parametrize("size", [1, 8])
@@ -53,7 +71,7 @@ def test_a_step_of_few_weights_is_one(size: int) -> None:
     """What it gives is as large as what is differentiated, and not as the points of which there are derivatives."""
     params = {"w": jnp.ones(size), "v": jnp.ones(size) / size}
     with watched() as trial:
-        step = jax.jit(lambda p, x: jax.tree_util.tree_map(lambda a, g: a - 0.01 * g, p, jax.grad(loss)(p, x)))
+        step = jax.jit(lambda p, x: descend(p, jax.grad(loss)(p, x)))
         for _ in range(STEPS):
             params = step(params, POINTS)
             trial.trained(1, len(POINTS))

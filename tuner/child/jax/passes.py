@@ -11,7 +11,7 @@ from ..own_batches import OwnBatches, Spot
 from ..session import Session
 from . import FRAMEWORK
 from .rows import Found, agreed
-from .types import Aval
+from .types import Aval, aval_of, shape_of
 
 MOST_PASSES = 10_000
 """Of one step; of more than that the samples aren't known."""
@@ -124,6 +124,17 @@ class Passes:
             self._waiting = _with_sums(self._waiting, lambda each: each.is_in(held)) or self._waiting
         self._applied += self._waiting
         self._waiting = []
+
+    def owner_of_update(self, counting: Any, trained: Callable[[], Sequence[Any]]) -> Any:
+        """Whose gradients count where an update is applied to what is ``trained``: who is ``counting``, unless that has
+        taken none of such arrays since the last step, and another one has, as where a derivative is looked at before.
+        """
+        passes = [each.taken for each in (*self._applied, *self._waiting)]
+        if all(each.owner is counting for each in passes):
+            return counting
+        kinds = {aval_of(leaf) for leaf in trained() if shape_of(leaf)}
+        owners = [each.owner for each in passes if not kinds.isdisjoint(each.parameters)]
+        return owners[0] if owners and counting not in owners else counting
 
     def forget_applied(self) -> None:
         """The update was another one than those that are counted."""

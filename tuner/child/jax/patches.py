@@ -219,7 +219,7 @@ class Instrumentation:
             steps = self.steps
             if steps.stands_aside or (not steps.tracing.frames and not self._is_top_level()):
                 return original(*args, **kwargs)
-            return steps.update(lambda: original(*args, **kwargs))
+            return steps.update(lambda: original(*args, **kwargs), args[:1] or kwargs.get("params"))
 
         return apply_updates
 

@@ -39,11 +39,10 @@ class StepWatch:
     """Told by ``patches`` of calls, gradients and updates; counts steps and samples.
 
     ``trained``: whether a step was seen. ``eager_steps``: those that no compiled function took. ``eager_gradients``:
-    those taken on values; ``kinds``: shapes of what they were taken of. ``apart``: names of what was set apart as
-    validation.
-    ``schedule_is_unknown``: whether the number of batches of an update changes. ``in_turns``: names of functions that
-    train the same parameters, each call of which counts. ``beside``: names of others that train, and how many of their
-    calls count as no step.
+    those taken on values; ``kinds``: shapes of what they were taken of. ``apart``: names of what was set apart to
+    validate. ``schedule_is_unknown``: whether the number of batches of an update changes. ``in_turns``: names of
+    functions that train the same parameters, each call of which counts. ``beside``: names of others that train, and
+    how many of their calls count as no step.
     """
 
     def __init__(self, session: Session, jax: ModuleType) -> None:
@@ -234,9 +233,8 @@ class StepWatch:
     def eager_gradient(
         self, execute: Call, given: Arguments, kwargs: Keywords, differentiated: Any, around: Keywords
     ) -> Any:  # fmt: skip
-        """A gradient is taken on values. ``given``: the arguments that aren't differentiated.
-
-        ``around``: what its function closes over, by names that no argument has.
+        """A gradient is taken on values. ``given``: the arguments that aren't differentiated; ``around``: what its
+        function closes over, by names that no argument has.
         """
         self.eager_gradients += 1
         site = line_stack()
@@ -292,8 +290,8 @@ class StepWatch:
         else:
             self._eager_parts = every
 
-    def update(self, execute: Call) -> Any:
-        """An update of parameters is applied: in a trace, or on values, which ends a step."""
+    def update(self, execute: Call, trained: Any = ()) -> Any:
+        """An update of parameters is applied: in a trace, or on values (``trained``), which ends a step."""
         if self.tracing.frames:
             self.tracing.update()
         if not self.tracing.may_be_outermost:
@@ -301,6 +299,8 @@ class StepWatch:
         site = line_stack()
         result = execute()
         self._sees_updates()
+        if self.leader.key in (None, site):
+            self._counting = self.passes.owner_of_update(self._counting, lambda: self.leaves(trained))
         parts, self._eager_parts = self._eager_parts, 1
         self._stepped(site, 1, parts, result)
         return result
