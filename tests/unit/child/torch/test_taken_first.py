@@ -1,0 +1,59 @@
+"""Gradients that a script takes before it makes its optimizer (to begin adapters, to prune): none of them is a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.torch_trials import Trial, begin
+from torch.utils.data import DataLoader, TensorDataset
+
+__all__ = ["begin"]
+
+Begin = Callable[..., Trial]
+pytestmark = pytest.mark.usefixtures("torch_settings_kept")
+
+
+def loader(rows: int) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(torch.randn(rows * 40, 4)), batch_size=rows)
+
+
+def take(model: torch.nn.Module, loader: DataLoader[Any], update: Callable[[], object]) -> None:
+    """A backward for each batch, and then the update."""
+    for (x,) in loader:
+        model(x).square().mean().backward()
+        update()
+        model.zero_grad()
+
+
+def test_gradients_that_nothing_follows_are_no_steps_and_their_loader_does_not_train(begin: Begin) -> None:
+    trial = begin()
+    model = torch.nn.Linear(4, 1)
+    take(model, loader(2), lambda: None)
+    assert trial.steps == 0
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    take(model, loader(8), optimizer.step)
+    facts = trial.end()
+    assert trial.steps == 40 and facts["samples"] == 40 * 8 and facts["as_written"]["batch_size"] == 8
+    assert "batch_size" not in facts["left_out"] and not facts["remarks"]
+
+
+@pytest.mark.parametrize("kind", ["in place", "by .data", "by nothing", "made anew"])
+def test_each_backward_is_a_step_where_the_script_updates_by_hand(begin: Begin, kind: str) -> None:
+    trial = begin()
+    weight = torch.ones(4, requires_grad=True)
+    for (x,) in loader(8):
+        (x * weight).square().mean().backward()
+        assert weight.grad is not None
+        with torch.no_grad():
+            if kind == "made anew":
+                weight = (weight - 0.1 * weight.grad).requires_grad_()
+            elif kind == "by .data":
+                weight.data.sub_(0.1 * weight.grad)
+                weight.grad = None
+            else:
+                weight -= (0.1 if kind == "in place" else 0.0) * weight.grad
+                weight.grad = None
+    assert trial.steps == 40 and trial.end()["samples"] == 40 * 8
