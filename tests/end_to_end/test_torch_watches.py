@@ -337,8 +337,10 @@ def test_why_nothing_was_compiled_is_told(begin: Begin) -> None:
     """The compiler leaves recurrent networks alone."""
     trial = begin({"compile": "default"})
     model = torch.nn.LSTM(5, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         model(torch.randn(4, 5))[0].mean().backward()
+        optimizer.step()
     trial.end()
     evidence, reason = trial.evidence("compile")
     assert evidence == "contradicted"

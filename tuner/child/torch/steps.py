@@ -13,6 +13,7 @@ from typing import Any
 from ..leader import PATIENCE, Cycle
 from ..patches import patch
 from ..session import Session
+from .by_hand import HandUpdates
 from .compiler import Uncompiled
 from .gradients import GradientWatch
 from .learning_rates import KNOB, RateWatch
@@ -76,10 +77,10 @@ class StepWatch:
         self.evaluations = 0
         """Of closures that the script gives its optimizer, beyond the first one in a step."""
         self.scaled_by_script = False
-        self.losses = LossWatch(session)
-        self.rates = RateWatch(session)
+        self.losses, self.rates = LossWatch(session), RateWatch(session)
         self.trajectory = TrajectoryWatch(session, torch)
         self.weights = WeightWatch(session, torch)
+        self.by_hand = HandUpdates(session, torch, self.weights)
         self.scaling: LossScaling | None = None
         self._here = _Here()
         self._cycle = Cycle()
@@ -149,8 +150,8 @@ class StepWatch:
             self.gradients.backward_begins()
             self.session.meets_others()
             losses = _as_list(self.torch, tensors)
-            if not self.optimizers and self.session.may_be_of("torch"):
-                self.weights.backward_begins(losses)
+            if self.session.may_be_of("torch") and self.by_hand.backward_begins(losses, self.optimizers):
+                self._count_step(None)  # that of the backward before
             leads = self.losses.see(losses, alone=len(losses) == 1 and _all_none(grad_tensors))
             around: AbstractContextManager[Gradients] = nullcontext(grad_tensors)
             if self.scaling is not None:
@@ -186,7 +187,7 @@ class StepWatch:
         if by_hand:
             self.losses.step_ends()
         within, self._awaits_backward = self._awaits_backward, False
-        if by_hand or within:
+        if (by_hand and self.by_hand.are_seen) or within:
             self._count_step(None)
 
     # optimizer

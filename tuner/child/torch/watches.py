@@ -140,13 +140,16 @@ class TorchWatches:
         if not self.session.may_be_of(FRAMEWORK):
             return
         self.taken.since_backward = 0
-        is_again = self._is_again()
-        self.loaders.sources.gradient_ran()
+        is_again, by_hand = self._is_again(), self.steps.by_hand
+        if by_hand.only_takes:
+            self.loaders.sources.forget_gap()
+        elif not by_hand.waits:
+            self.loaders.sources.gradient_ran()
         self.evaluations.backward_ran()
         self.modules.backward_ran()
         self.ddp.backward_ran()
         sizes, self._sizes = self._sizes, {}
-        if leads and self.loaders.sources.primary is None and not is_again:
+        if leads and self.loaders.sources.primary is None and not (is_again or by_hand.only_takes):
             self.own_batches.passed(sizes)
 
     def _is_again(self) -> bool:

@@ -127,6 +127,8 @@ def _in_memory_of_its_own() -> None:
     for _ in range(4):
         flat.zero_()
         model(torch.ones(8, 4)).sum().backward()
+        for parameter in model.parameters():
+            parameter.data.sub_(0.01 * parameter.grad)
 
 
 def _joining() -> None:

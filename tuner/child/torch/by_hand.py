@@ -1,0 +1,64 @@
+"""Whether a script without an optimizer updates by hand what it takes gradients of: else no backward is a step."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+
+from ..session import Session
+from .losses import leaves
+from .types import Optimizer, Tensor
+from .weights import WeightWatch
+
+_READ_ON = ("cpu", "cuda")
+"""Where a look at all weights costs little. Elsewhere it might have a graph compiled, and isn't taken."""
+_Look = dict[int, tuple[object, int, float]]
+"""Each weight by its identity, which nothing else gets while it is kept; its version, and its sum."""
+
+
+class HandUpdates:
+    """Looks at the weights before each backward, until they have changed from one to the next or there is an optimizer.
+
+    A script may take gradients before it makes its optimizer: to estimate where adapters begin, which weights to
+    prune, or Fisher's information. Nothing moves there. So the first backward waits for the second one's look.
+    """
+
+    def __init__(self, session: Session, torch: ModuleType, weights: WeightWatch) -> None:
+        self.are_seen = self.waits = False
+        """Whether backwards are steps from here on, and whether the newest one is the first, which waits."""
+        self._session = session
+        self._torch = torch
+        self._weights = weights
+        self._before: _Look | None = None
+
+    @property
+    def only_takes(self) -> bool:
+        """Whether gradients were taken several times by now, and nothing moved between them."""
+        return not (self.are_seen or self.waits)
+
+    def backward_begins(self, losses: Sequence[Tensor], optimizers: Collection[Optimizer]) -> bool:
+        """Whether the backward before this one is known by this to have been a step, which wasn't counted yet."""
+        if not optimizers:
+            self._weights.backward_begins(losses)
+        if optimizers or self.are_seen or not self._session.measuring:
+            self.are_seen, self.waits, self._before = True, False, None
+            return False
+        look, before = self._looked_at(losses), self._before
+        self.waits, self._before = before is None, look
+        if before is None:
+            return False
+        common = look.keys() & before.keys()
+        # Weights that each update makes anew are others; and what can't be looked at is taken to change.
+        self.are_seen = not common or any(look[key][1:] != before[key][1:] for key in common)
+        return self.are_seen
+
+    def _looked_at(self, losses: Sequence[Tensor]) -> _Look:
+        look: _Look = {}
+        with suppress(Exception):  # of a kind that has no version, or no sum
+            leaf: Any
+            for leaf in leaves(losses):
+                if leaf.device.type in _READ_ON:
+                    look[id(leaf)] = leaf, leaf._version, float(leaf.detach().sum(dtype=self._torch.float64))
+        return look
