@@ -385,10 +385,10 @@ def _hints(trial: Any, option: str = "--batch-size", default: int = 20) -> list[
 
 
 def test_an_option_that_states_the_batch_size_is_told_to_be_bound(begin: Begin) -> None:
-    [hint] = _hints(begin())
-    assert "--batch-size={batch_size=20}" in hint
-    [hint] = _hints(begin(), "--mini_batch_size", 12)
-    assert "--mini_batch_size={batch_size=12}" in hint
+    assert ["--batch-size={batch_size=20}" in hint for hint in _hints(begin())] == [True]
+    trial, bound = begin(), "--mini_batch_size={batch_size=12}"
+    assert [bound in hint for hint in _hints(trial, "--mini_batch_size", 12)] == [True]
+    assert trial.session.facts.left_out["batch_size"].endswith(f"as in -- {bound}")
 
 
 def test_nobody_is_told_to_bind_what_is_bound_or_no_use(begin: Begin) -> None:

@@ -226,29 +226,14 @@ class OwnBatches:
 
     def hint(self) -> None:
         """Tells how to have the samples counted, where the script has an option that may state what a batch holds."""
-        session, (option, size) = self.session, self._option()
+        session, (option, size) = self.session, _option(self.session)
         if not session.is_as_written or KNOB in session.knobs.arguments or session.counts_its_steps:
             return
         if type(size) is int and size > 0 and not (session.clock.total_samples or session.stated_batch_size()):
             session.facts.remark(
-                f"if {option[:-1]} is what a batch holds, bind it: with {option}{{{KNOB}={size}}} among the script's "
+                f"if {option[:-1]} is what a batch holds, bind it: with {bound(session)} among the script's "
                 "arguments samples are counted, and other batch sizes can be tried"
             )
-
-    def _option(self) -> tuple[str, object]:
-        """An option that is called as the knob is, up to its value, and that: its parser's, or one among the
-        arguments of a script that reads these by itself, in one word or in two; none is "".
-        """
-        options, argv = self.session.options, self.session.request.argv
-        if options.value(KNOB) is not None:
-            flag = options.flag(KNOB)
-            sign = "" if flag.endswith("=") else "=" if flag.startswith("--") else " "  # Hydra's have theirs
-            return f"{flag}{sign}", options.value(KNOB)
-        for argument, following in zip(argv, [*argv[1:], ""], strict=False):
-            flag, sign, value = argument.partition("=")
-            if flag.startswith("--") and is_named(flag[2:], KNOB) and (value if sign else following).isdecimal():
-                return f"{flag}{sign or ' '}", int(value if sign else following)
-        return "", None
 
     def _alike(self, chosen: _Tally) -> list[RowPlace]:
         """The place that was counted, and others that held as much: another batch size may show which one it is."""
@@ -276,3 +261,25 @@ class OwnBatches:
 def _rank(tally: _Tally) -> tuple[int, bool, int]:
     """The likeliest place first: one row a sample, whole in single passes, the first dimension, the first seen."""
     return tally.place.rows_per_sample, not tally.whole, tally.place.dimension
+
+
+def bound(session: Session) -> str:
+    """How the script's option for the size of a batch is bound, or one of such a script's where none is seen."""
+    option, size = _option(session)
+    return f"{option}{{{KNOB}={size}}}" if type(size) is int and size > 0 else f"--batch-size={{{KNOB}}}"
+
+
+def _option(session: Session) -> tuple[str, object]:
+    """An option that is called as the knob is, up to its value, and that: its parser's, or one among the
+    arguments of a script that reads these by itself, in one word or in two; none is "".
+    """
+    options, argv = session.options, session.request.argv
+    if options.value(KNOB) is not None:
+        flag = options.flag(KNOB)
+        sign = "" if flag.endswith("=") else "=" if flag.startswith("--") else " "  # Hydra's have theirs
+        return f"{flag}{sign}", options.value(KNOB)
+    for argument, following in zip(argv, [*argv[1:], ""], strict=False):
+        flag, sign, value = argument.partition("=")
+        if flag.startswith("--") and is_named(flag[2:], KNOB) and (value if sign else following).isdecimal():
+            return f"{flag}{sign or ' '}", int(value if sign else following)
+    return "", None

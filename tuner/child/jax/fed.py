@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from ..own_batches import bound
 from ..session import Session
 from ..watch import KNOBS_OF, Watch
 from . import FRAMEWORK
 
-MADE_BY_THE_LOOP = (
-    "the loop makes its batches by itself: where the script has an option for their size, bind it, as in"
-    " -- --batch-size={batch_size}"
-)
+MADE_BY_THE_LOOP = "the loop makes its batches by itself: where the script has an option for their size, bind it, as in"
 READING = ("read_threads", "read_buffer", "device_prefetch")
 """What Grain alone has."""
 KNOBS = {
@@ -43,7 +41,7 @@ def why_not_resized(session: Session, rows: int) -> str:
     """Why what feeds the steps can't give batches of another size; "" where it can. ``rows``: samples of a step."""
     feeding = session.feeds.feeding
     if feeding is None:
-        return MADE_BY_THE_LOOP
+        return f"{MADE_BY_THE_LOOP} -- {bound(session)}"
     refused = session.facts.left_out.get("batch_size", "")
     if refused:
         return refused

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from ..own_batches import bound
 from ..records import LoaderUse
 from ..session import Session
 from .loader import LoaderWatch
@@ -12,10 +13,7 @@ from .parts import KNOB as ACCUMULATION
 
 NO_LOADER = "no DataLoader feeds the training steps"
 FETCHED_BEFORE = f"{NO_LOADER}: what one gave was fetched before, and is trained on again or was looked at once"
-UNBOUND = (
-    f"{NO_LOADER}: where the loop makes its batches, and the script has an option for their size, bind it, as in"
-    " -- --batch-size={batch_size}"
-)
+UNBOUND = f"{NO_LOADER}: where the loop makes its batches, and the script has an option for their size, bind it, as in"
 FETCHED_ONCE = "the loader is fetched once only: its batch is all the data"
 SHARED_OUT = "each worker makes batches of its own share of the data, whose last ones are short or dropped"
 LENGTHS_ALIKE = 1.01
@@ -81,7 +79,7 @@ class LoaderFacts:
             reason = FETCHED_ONCE if primary is not None else FETCHED_BEFORE if self.sources.resigned else NO_LOADER
             facts.left_out.update(dict.fromkeys(LOADER_KNOBS, reason))
             if primary is None:
-                facts.left_out["batch_size"] = UNBOUND
+                facts.left_out["batch_size"] = f"{UNBOUND} -- {bound(self.session)}"
             return
         if self.data_change():
             facts.left_out.update(dict.fromkeys((*LOADER_KNOBS, ACCUMULATION), DATA_CHANGE))
