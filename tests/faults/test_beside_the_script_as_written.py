@@ -159,11 +159,12 @@ def test_a_script_as_written_that_is_killed_is_started_again(tmp_path: Path, whe
 STARTS = {
     "its process": "os.kill(os.getpid(), 9)",
     "its guard": "os.kill(os.getppid(), 9); time.sleep(60)",
+    "nobody: it raises, by chance": "os.kill(worker, 9); os._exit(1)",
 }
 
 
-@pytest.mark.parametrize("victim", [pytest.param("its process", marks=pytest.mark.slow), "its guard"])
-def test_a_script_as_written_that_is_killed_as_it_starts_is_started_again(tmp_path: Path, victim: str) -> None:
+@pytest.mark.parametrize("victim", [pytest.param("its process", marks=pytest.mark.slow), *[*STARTS][1:]])
+def test_a_script_as_written_that_is_killed_or_fails_as_it_starts_is_started_again(tmp_path: Path, victim: str) -> None:
     study = Study(tmp_path)
     child = tmp_path / "child.py"
     kills = f'if {FIRST}: {STARTS[victim]}\nemit("first_step", seconds=0.1)'

@@ -34,7 +34,10 @@ from tuner.runner.watch import TrialWatch
 from tuner.storage.folder import make_private
 
 _STARTS = 2
-"""So often the script as written is started to take turns: one that is killed before it does says nothing of it."""
+"""So often the script as written is started to take turns: one that is killed before it does says nothing of it, and
+one that fails may do so by chance.
+"""
+_OF_A_MOMENT = frozenset({OutcomeKind.USER_ERROR, OutcomeKind.CRASHED})
 
 NO_WINDOW = "it doesn't come to its window, as it is written, in time to take turns"
 
@@ -188,7 +191,7 @@ class ProcessRunner(Runner):
             if ended is None:
                 break
             self._why_none_stands = ended.detail or ended.reason or str(ended.kind)
-            if ended.reason not in {*KILLED, EndedBy.GUARD_LOST}:
+            if ended.reason not in {*KILLED, EndedBy.GUARD_LOST} and ended.kind not in _OF_A_MOMENT:
                 break
         return self._standing
 

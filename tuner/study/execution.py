@@ -57,6 +57,7 @@ class TrialExecutor:
         self._repeats_left = REPEATS
         self._repeats_s = 0.0
         self._turns_work = False
+        self._failed_beside = 0
         self._without_reference = 0
         self.rotates = runner.rotates and kind_of(plan.device).rotates
         """Whether configs can take turns in one process."""
@@ -257,9 +258,9 @@ class TrialExecutor:
         """The outcomes, where it doesn't matter that others were alive; else those of runs one after the other.
 
         What fails beside others may be able to be alive once only: a port, a lock, the memory. Where it doesn't fail
-        alone, no trials take turns any more. Once turns are seen to work, what a config ends as is its own doing; but
-        several ranks may come to wait for each other by turns only. A port that is taken before that is the script's
-        own, and afterwards another program's.
+        alone, twice, no trials take turns any more: once may be chance, such as a race between a script's own ranks.
+        Once turns are seen to work, what a config ends as is its own doing; but several ranks may come to wait for each
+        other by turns only. A port that is taken before that is the script's own, and afterwards another program's.
         """
         outcomes = list(found.outcomes)
         apart = [outcome for outcome in outcomes if outcome.reason == RANKS_APART]
@@ -289,8 +290,18 @@ class TrialExecutor:
         own_port = not self._turns_work and any(outcome.reason == PORT_TAKEN for outcome in outcomes)
         held = failed is not None and not found.obstacle and (own_port or not alone_only)
         if failed is not None and held and all(outcome.complete for outcome in alone):
-            self.end_turns(f"one failed beside another, and not alone ({failed.detail or failed.reason})")
+            certain = own_port or waited or failed.reason in KILLED  # which was killed twice by then
+            self._note_failed_beside(requests[outcomes.index(failed)], failed, is_certain=certain)
         return _marked(alone, [outcome.again_after for outcome in outcomes])
+
+    def _note_failed_beside(self, request: TrialRequest, failed: Outcome, *, is_certain: bool) -> None:
+        """Of a trial that failed beside another and not alone. ``is_certain``: it isn't chance, the first time."""
+        self._failed_beside += 1
+        why = f"failed beside another, and not alone ({failed.detail or failed.reason})"
+        if is_certain or self._failed_beside > 1:
+            self.end_turns(f"one {why}")
+        else:
+            self._note(f"trial {int(request.folder.name)} {why}: it may be chance, and the next ones take turns again")
 
     def end_turns(self, obstacle: str) -> None:
         """No trials take turns any more, and says so. ``obstacle``: as the attribute."""
