@@ -262,6 +262,18 @@ def bytes_text(amount: float) -> str:
     return f"{amount:.1f} GiB"
 
 
+def above_text(amount: float, most: float) -> str:
+    """An amount of memory and the limit below it, each with so many digits that one sees which is larger."""
+    both = bytes_text(amount), bytes_text(most)
+    power = min(3, max(0, math.floor(math.log(max(most, 1.0), 1024))))
+    unit = ("B", "KiB", "MiB", "GiB")[power]
+    for digits in range(1, 10):
+        if both[0] != both[1]:
+            break
+        both = f"{amount / 1024**power:.{digits}f} {unit}", f"{most / 1024**power:.{digits}f} {unit}"
+    return f"{both[0]}, of {both[1]} allowed"
+
+
 def seconds_text(seconds: float) -> str:
     """A duration in at most two units."""
     if seconds < 10:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.tf_here import tf
 from support.tf_networks import Net, batches
-from support.tf_trials import begin
+from support.tf_trials import STEPS_ALONE, begin
 
 from tuner.child.tensorflow.graphs import trainable_updated
 
@@ -36,7 +36,7 @@ def test_what_acts_on_other_values_each_time_is_part_of_the_loop(begin: Begin) -
     facts = trial.end()
     assert (trial.steps, trial.set_apart()) == (16, 0)
     assert facts["remarks"] == [
-        "act takes no gradient, and is given other values each time: it is part of what is timed"
+        "act takes no gradient, and is given other values each time: it is part of what is timed", STEPS_ALONE
     ]
 
 
@@ -71,7 +71,8 @@ def test_validation_is_set_apart(begin: Begin, fed_by: str) -> None:
     assert trial.set_apart() == 4
     name = {"arrays": "loss_of", "a name": "val_loss"}.get(fed_by)
     said = f"{name} takes no gradient, and is called every few steps: it was set apart as validation"
-    assert facts["remarks"] == ([said] if name else [])
+    told = [] if fed_by == "a dataset" else [STEPS_ALONE]
+    assert facts["remarks"] == ([said, *told] if name else told)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +129,7 @@ def test_a_copy_of_the_network_is_no_validation(begin: Begin) -> None:
         if number % 5 == 4:
             update_copy()
     facts = trial.end()
-    assert (trial.steps, trial.set_apart(), facts["remarks"]) == (20, 0, [])
+    assert (trial.steps, trial.set_apart(), facts["remarks"]) == (20, 0, [STEPS_ALONE])
 
 
 def test_variables_that_loops_and_branches_update(begin: Begin) -> None:
@@ -165,7 +166,7 @@ def test_a_function_that_makes_the_variables_does_not_train_them(begin: Begin) -
             step(x, y)
     assert [trainable_updated(each.graph) for each in act._list_all_concrete_functions()] == [False, False]
     assert trial.end()["remarks"] == [
-        "act takes no gradient, and is given other values each time: it is part of what is timed"
+        "act takes no gradient, and is given other values each time: it is part of what is timed", STEPS_ALONE
     ]
 
 

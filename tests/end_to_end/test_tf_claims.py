@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.tf_here import tf
 from support.tf_networks import Gan, Net, batches
-from support.tf_trials import begin
+from support.tf_trials import STEPS_ALONE, begin
 
 from tuner.child.session import StopTrial
 from tuner.child.tensorflow.graphs import products
@@ -73,7 +73,7 @@ def test_a_trace_with_every_step_is_a_finding(begin: Begin) -> None:
     for number in range(20):
         step(tf.constant(0.001 * number))
     facts = trial.end()
-    assert (facts["retraces"], facts["remarks"]) == (0, [])
+    assert (facts["retraces"], facts["remarks"]) == (0, [STEPS_ALONE])
 
 
 def test_products_are_counted_by_dtype_in_nested_functions(begin: Begin) -> None:

@@ -11,7 +11,7 @@ import pytest
 from support.in_process import ENDLESS
 from support.tf_here import tf
 from support.tf_networks import SAMPLES, Gan, Net, batches
-from support.tf_trials import begin
+from support.tf_trials import STEPS_ALONE, begin
 
 from tuner.child.session import StopTrial
 
@@ -283,7 +283,7 @@ def test_all_steps_of_each_clients_own_optimizer_count(begin: Begin) -> None:
         for _ in range(5):
             client.step(x, y)
     facts = trial.end()
-    assert (trial.steps, facts["unit"], facts["remarks"]) == (15, "steps", [])
+    assert (trial.steps, facts["unit"], facts["remarks"]) == (15, "steps", [STEPS_ALONE])
 
 
 def test_the_steps_of_functions_that_train_one_after_another_count(begin: Begin) -> None:
@@ -307,7 +307,9 @@ def test_the_steps_of_functions_that_train_one_after_another_count(begin: Begin)
     facts = trial.end()
     assert trial.steps == 36
     assert trial.set_apart() <= 1, "the call that was traced"
-    assert facts["remarks"] == ["train_policy, train_value train one after another: the steps of each count"]
+    assert facts["remarks"] == [
+        "train_policy, train_value train one after another: the steps of each count", STEPS_ALONE
+    ]
 
 
 def test_adapted_are_the_training_datasets_alone(begin: Begin) -> None:

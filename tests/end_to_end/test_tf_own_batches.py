@@ -237,3 +237,15 @@ def test_the_answer_is_to_bind_an_option_for_their_size(begin: Begin) -> None:
     left_out = trial.end()["left_out"]
     assert left_out["batch_size"].endswith("bind it, as in -- --batch-size={batch_size}")
     assert left_out["prefetch"] == "no tf.data dataset feeds the training steps"
+
+
+def test_why_steps_are_counted_is_told_where_no_argument_names_the_batch(begin: Begin) -> None:
+    trial = begin()
+    net = Net()
+    step = tf.function(lambda: net.step(tf.random.normal([20, 8]), tf.zeros([20], tf.int32)))
+    for _ in range(9):
+        step()
+    facts = trial.end()
+    assert facts["unit"] == "steps"
+    [why] = [remark for remark in facts["remarks"] if remark.startswith("steps are counted, and not samples: ")]
+    assert "tuner.report" in why

@@ -148,7 +148,7 @@ def test_the_child_gets_what_the_request_promises(run: Run, tmp_path: Path) -> N
 
 def test_a_script_that_exits_without_a_step(run: Run) -> None:
     outcome = run('emit("exit", code=0)')
-    assert (outcome.kind, outcome.reason) == (OutcomeKind.USER_ERROR, "no-step")
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.USER_ERROR, "ended-early")
 
 
 def test_a_hang_with_signals_blocked_meets_the_deadline(run: Run) -> None:

@@ -113,13 +113,13 @@ def test_a_load_that_takes_all_the_time_that_a_trial_has_is_told_as_that(run: Ru
     load = "import json, time\n\ndef load(pairs):\n    time.sleep(60)\n\njson.loads('{}', object_pairs_hook=load)\n"
     outcome = run(load, trial_timeout_s=12.0)
     assert outcome.kind is OutcomeKind.TIMED_OUT
-    told = rf"not through after 12 s: still in its start-up, at line 4 of \w+\.py; {UNUSED}"
+    told = rf"not through after 12 s: no training step was seen by then, at line 4 of \w+\.py; {UNUSED}"
     assert re.fullmatch(told, outcome.detail), outcome.detail
 
 
 def test_a_script_that_leaves_no_log_is_told_of_all_the_same(run: Run) -> None:
     outcome = run("import os, time\nos.close(2)\ntime.sleep(60)", trial_timeout_s=3.0)
-    assert outcome.detail == f"not through after 3 s: still in its start-up; {UNUSED}"
+    assert outcome.detail == f"not through after 3 s: no training step was seen by then; {UNUSED}"
 
 
 def test_a_validation_and_a_compilation_may_take_long(run: Run) -> None:

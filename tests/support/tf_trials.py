@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from support.in_process import InProcess
+from tuner.child.own_batches import UNTOLD
 from tuner.child.patches import unpatch_all
 
+STEPS_ALONE = f"steps are counted, and not samples: {UNTOLD}"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support import worlds
 
-from tuner.formatting import interval_text, ratio_text, result_text
+from tuner.formatting import above_text, interval_text, ratio_text, result_text
 from tuner.model import BASELINE, Config, Phase, Ratio, Reference, Trial
 
 
@@ -52,3 +52,17 @@ def test_a_rate_by_itself_that_its_blocks_leave_open_is_told_as_approximate(low:
     assert result_text(by_turns).startswith("279 samples/s"), "its gain has an interval of its own"
     written = replace(trial, phase=Phase.FINALS, outcome=replace(outcome, measurement=replace(measurement, turns=13)))
     assert result_text(written) == "279 samples/s", "so has the run that it took turns with"
+
+
+@pytest.mark.parametrize(
+    ("amount", "most", "text"),
+    [
+        (300.2e6, 300e6, "286.3 MiB, of 286.1 MiB allowed"),
+        (400e6, 300e6, "381 MiB, of 286 MiB allowed"),
+        (2 * 1024**3 + 4096, 2 * 1024**3, "2.000004 GiB, of 2.000000 GiB allowed"),
+        (1100 * 1024**2, 1023.9 * 1024**2, "1.1 GiB, of 1024 MiB allowed"),
+        (1025, 1024, "1.001 KiB, of 1.000 KiB allowed"),
+    ],
+)
+def test_what_is_above_a_limit_is_seen_to_be(amount: float, most: float, text: str) -> None:
+    assert above_text(amount, most) == text

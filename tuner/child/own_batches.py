@@ -26,6 +26,7 @@ Spot = tuple[str, int, int]
 Sizes = Mapping[Spot, int]
 """How long each of them was in one pass, in the order in which they were seen."""
 KNOB = "batch_size"
+UNTOLD = "nothing tells how many a batch holds; tuner.report(step=n, samples=m) can"
 WHOLE_SHARE = 0.4
 """Of the slices of data of any length at least half are whole ones, where the batch isn't larger than the data."""
 EXCESS_SHARE = 0.05
@@ -223,6 +224,13 @@ class OwnBatches:
             session.fail("unsupported", f"its samples can't be counted as those of the script as written: {self._why}")
         elif not counts:
             session.facts.remark(f"steps are counted, and not samples: {self._why}")
+
+    @property
+    def untold(self) -> str:
+        """Why samples aren't counted where nothing else does it either; "" where ``observe`` says why."""
+        if self.passes or self.session.samples_are_reported:
+            return ""
+        return UNTOLD
 
     def hint(self) -> None:
         """Tells how to have the samples counted, where the script has an option that may state what a batch holds."""

@@ -59,6 +59,10 @@ WITHHELD_REASON = "withheld"
 """Of a run under plain Python that was kept from writing over a file of the user's."""
 NO_FRAMEWORK = "no-framework"
 """Reason of an outcome: its time was up, and nothing that autotune knows was imported by then."""
+NO_STEP_IN_TIME = "no-step-in-time"
+"""Reason of an outcome: the script as written was ended by its time limit, and no step was seen by then."""
+ENDED_EARLY = "ended-early"
+"""Reason of an outcome: the script ended by itself, as without an error, and no step was seen by then."""
 _NONE_OF = "none of PyTorch, TensorFlow, Keras and JAX"
 MIN_BLOCKS = 3
 
@@ -162,9 +166,11 @@ def _stepless(traces: Traces) -> tuple[str, str] | None:
         return "no-step", f"{lasted}: {seen}, and no training step was seen"
     if call is not None:
         return "long-call", f"{lasted}: still in one call of {call.function} that takes {call.steps:,} steps at once"
-    if traces.ended_by is EndedBy.DEADLINE and last_of(records, Hello) and not last_of(records, FrameworkSeen):
+    if traces.ended_by is not EndedBy.DEADLINE or last_of(records, Hello) is None:
+        return None
+    if last_of(records, FrameworkSeen) is None:
         return NO_FRAMEWORK, f"{traces.ended_detail}; until then its process used {_NONE_OF}"
-    return None
+    return (NO_STEP_IN_TIME, traces.ended_detail) if traces.baseline else None
 
 
 def _from_exception(traces: Traces) -> Judgement | None:
@@ -220,10 +226,10 @@ def _from_end(traces: Traces) -> Judgement:
         return ours, "script-failed", detail
     if last_of(traces.records, FirstStep) is None:
         last = last_line(traces.log)
-        detail = "the script ended without a training step that could be seen"
+        detail = "the script ended by itself, with status 0, before any training step was seen"
         if last_of(traces.records, FrameworkSeen) is None:
-            detail = f"the script ended, and its process used {_NONE_OF}"
-        return ours, "no-step", one_line(f"{detail}; it printed last: {last}" if last else detail)
+            detail = f"the script ended by itself, with status 0, and its process used {_NONE_OF}"
+        return ours, ENDED_EARLY, one_line(f"{detail}; it printed last: {last}" if last else detail)
     blocks = sum(1 for block in all_of(traces.records, Block) if not block.flagged)
     if traces.measurable if traces.measurable is not None else blocks >= MIN_BLOCKS:
         why = traces.window.why if traces.window is not None else ""

@@ -66,6 +66,8 @@ class Course:
 
     def where(self) -> str:
         """What it is at, behind a word on its time."""
+        if self.stage is Stage.START_UP:
+            return ": no training step was seen by then"
         if self.stage is not Stage.TRAINING:
             return f": still in its {self.stage}"
         return f": {self.first_step_s:.0f} s until its first step"

@@ -20,7 +20,7 @@ from tuner.child.wire import Entry
 from tuner.devices.base import DeviceReader
 from tuner.devices.energy import host_meter
 from tuner.devices.present import kind_of
-from tuner.formatting import bytes_text
+from tuner.formatting import above_text, bytes_text
 from tuner.model import Outcome
 from tuner.runner.classify import HOST_OOM, EndedBy, Traces, classify, classify_plain
 from tuner.runner.held import Held, HeldTrial
@@ -356,7 +356,7 @@ def _due(
         return None
     # RSS counts shared pages repeatedly: only a reading that tells them apart may end a trial.
     if cap and usage.pss_bytes is not None and usage.pss_bytes > cap:
-        return EndedBy.HOST_OOM, f"its processes took {bytes_text(usage.pss_bytes)}, of {bytes_text(cap)} allowed"
+        return EndedBy.HOST_OOM, f"its processes took {above_text(usage.pss_bytes, cap)}"
     # Beyond the cap as well: the kernel may choose the whole container, and so the study, to end.
     if left < FLOOR:
         taken = usage.pss_bytes if usage.pss_bytes is not None else usage.rss_bytes

@@ -12,7 +12,7 @@ from tuner.errors import OwnFaultError, UntunableError, UserScriptError
 from tuner.formatting import AS_WRITTEN, bytes_text, seconds_text
 from tuner.knowledge import count_of, with_arguments
 from tuner.model import BASELINE, Measurement, Outcome, OutcomeKind, Phase, Trial
-from tuner.runner.classify import NO_FRAMEWORK
+from tuner.runner.classify import ENDED_EARLY, NO_FRAMEWORK, NO_STEP_IN_TIME
 from tuner.runner.ranks import log_of
 from tuner.space.arguments import bound_knobs
 from tuner.storage.atomic import write_durably
@@ -39,6 +39,7 @@ SHORT_STEP_S = 0.004
 """Of a longer step autotune's own instruments are 5% at most: 0.02 to 0.2 ms (tests/benchmarks/overhead.py)."""
 RUNS_AT_LEAST = 10
 """A study with fewer runs finds and proves next to nothing: three rounds of the finals alone are six."""
+_OF_ITS_OWN = "; one that trains by then, unseen, can tell of its own steps, with tuner.report(step=n)"
 _WITHOUT_FILES = "--new --without files may help: a trial then writes where the script does, over your files as well"
 
 
@@ -81,7 +82,7 @@ def measure_baseline(study: StudyContext) -> None:
 def _check_budget(study: StudyContext, outcome: Outcome) -> None:
     """Raises ``UntunableError`` where the time of the whole study didn't suffice for the script as written."""
     plan = study.plan
-    if outcome.reason not in ("deadline", NO_FRAMEWORK) or plan.budget_s is None:
+    if outcome.reason not in ("deadline", NO_FRAMEWORK, NO_STEP_IN_TIME) or plan.budget_s is None:
         return
     if plan.budget_s <= plan.limits.trial_timeout_s or not study.time.left_s:
         minutes = math.ceil(RUNS_AT_LEAST * plan.budget_s / 60)
@@ -89,7 +90,7 @@ def _check_budget(study: StudyContext, outcome: Outcome) -> None:
             f"the budget of {seconds_text(plan.budget_s)} ended while the script as written was measured:"
             f" {outcome.detail}",
             hint=f"a study starts the script many times over: give it {RUNS_AT_LEAST} times as long at least, as with"
-            f" --budget {minutes}m",
+            f" --budget {minutes}m{_OF_ITS_OWN if outcome.reason == NO_STEP_IN_TIME else ''}",
         )
 
 
@@ -339,6 +340,9 @@ _HINTS = {
     " and size come from the environment, as torchrun gives them",
     "too-short": "let it train longer: more epochs or more data",
     "deadline": "give a trial more time with --trial-timeout",
+    NO_STEP_IN_TIME: f"a script that comes to its training later needs more time (--trial-timeout){_OF_ITS_OWN}",
+    ENDED_EARLY: "where what it printed says why it ended, mend that, or give it the arguments that it needs behind --;"
+    " one that did train can tell of its own steps, with tuner.report(step=n)",
     NO_FRAMEWORK: "what trains with one of these can be tuned: a script that comes to it later needs more time"
     " (--trial-timeout); one that trains with something else can tell of its own steps, with tuner.report(step=n)",
     "long-call": "within one call nothing can be measured: let it take fewer steps, or, where more such calls follow,"

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tuner.analysis.gain import comparable
-from tuner.formatting import bytes_text
+from tuner.formatting import above_text
 from tuner.model import TOOK_THE_STUDY_DOWN, Config, Outcome, OutcomeKind, Phase, Trial
 from tuner.runner.created_files import move_created_files
 from tuner.runner.launch import mask_request
@@ -139,10 +139,10 @@ def within_limits(outcome: Outcome, limits: Limits, config: Config) -> Outcome:
     if measurement is None or not outcome.complete or not config:
         return outcome
     for reason, what, peak, most in (
-        ("device-oom", "the device", measurement.peak_device_bytes, limits.max_device_bytes),
-        ("host-oom", "the host", measurement.peak_host_bytes, limits.max_host_bytes),
+        ("device-oom", "device", measurement.peak_device_bytes, limits.max_device_bytes),
+        ("host-oom", "host", measurement.peak_host_bytes, limits.max_host_bytes),
     ):
         if most is not None and peak is not None and peak > most:
-            detail = f"it took {bytes_text(peak)} of {what}, of {bytes_text(most)} allowed"
+            detail = f"of the {what}'s memory it took {above_text(peak, most)}"
             return replace(outcome, kind=OutcomeKind.INFEASIBLE, reason=reason, detail=detail)
     return outcome

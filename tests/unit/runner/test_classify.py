@@ -346,7 +346,7 @@ def test_a_core_dump_flag_does_not_hide_the_signal() -> None:
     assert judge(STEP, status=int(signal.SIGSEGV) | 0x80) == (OutcomeKind.CRASHED, "signal-segv")
 
 
-@pytest.mark.parametrize(("code", "reason"), [(0, "no-step"), (2, "script-failed")])
+@pytest.mark.parametrize(("code", "reason"), [(0, "ended-early"), (2, "script-failed")])
 def test_no_step_is_the_scripts_without_a_config_and_the_configs_with_one(code: int, reason: str) -> None:
     assert judge(baseline=True, status=exited(code)) == (OutcomeKind.USER_ERROR, reason)
     assert judge(status=exited(code)) == (OutcomeKind.INFEASIBLE, reason)
@@ -355,8 +355,8 @@ def test_no_step_is_the_scripts_without_a_config_and_the_configs_with_one(code: 
 def test_a_script_without_a_framework_is_told_so() -> None:
     """An optimizer's step() is no help to who trains with scikit-learn or XGBoost."""
     told = classify(Traces([HELLO], True, status=exited(0), log="[199] train-logloss:0.1\n"))
-    named = "the script ended, and its process used none of PyTorch, TensorFlow, Keras and JAX"
-    assert told[1:] == ("no-step", f"{named}; it printed last: [199] train-logloss:0.1")
+    named = "the script ended by itself, with status 0, and its process used none of PyTorch, TensorFlow, Keras and JAX"
+    assert told[1:] == ("ended-early", f"{named}; it printed last: [199] train-logloss:0.1")
     seen: list[Record] = [HELLO, FrameworkSeen("torch", "2.9.0", "cpu")]
     assert "used none" not in classify(Traces(seen, True, status=exited(0)))[2]
 
@@ -364,7 +364,7 @@ def test_a_script_without_a_framework_is_told_so() -> None:
 @pytest.mark.parametrize("ended", [EndedBy.DEADLINE, EndedBy.NO_PROGRESS])
 def test_a_loop_that_fetches_and_is_never_seen_to_train_is_told_so(ended: EndedBy) -> None:
     """More time wouldn't help it: its gradients are ``torch.func``'s, say."""
-    detail = "not through after 45 s: still in its start-up"
+    detail = "not through after 45 s: no training step was seen by then"
     fetched: list[Record] = [HELLO, Unstepped(128), Unstepped(2048)]
     told = classify(Traces(fetched, True, ended_by=ended, ended_detail=detail))[1:]
     assert told == ("no-step", f"{detail[:22]}: 2,048 batches or more were fetched, and no training step was seen")
@@ -375,7 +375,7 @@ def test_a_loop_that_fetches_and_is_never_seen_to_train_is_told_so(ended: EndedB
 
 
 def test_a_call_that_takes_many_steps_at_once_is_named() -> None:
-    detail = "not through after 45 s: still in its start-up"
+    detail = "not through after 45 s: no training step was seen by then"
     told = classify(Traces([HELLO, LongCall("train", 468)], True, ended_by=EndedBy.DEADLINE, ended_detail=detail))
     assert told[1:] == ("long-call", "not through after 45 s: still in one call of train that takes 468 steps at once")
 

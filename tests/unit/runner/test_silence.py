@@ -26,7 +26,7 @@ def course(*records: tuple[float, Record]) -> Course:
 def test_a_trial_is_at_what_its_records_say() -> None:
     trial = course((1.0, Hello(1, "3", "python")))
     stages = [trial.stage]
-    assert trial.where() == ": still in its start-up"
+    assert trial.where() == ": no training step was seen by then"
     records: list[Record] = [
         FirstStep(2.0), TrainingPause(Pause.VALIDATION, begins=True), TrainingPause(Pause.COMPILATION, begins=True),
         TrainingPause(Pause.COMPILATION, begins=False), TrainingPause(Pause.VALIDATION, begins=False),

@@ -319,6 +319,7 @@ def test_what_failed_by_chance_twice_is_not_blamed_on_the_watch_on_files(tmp_pat
         (Outcome(OutcomeKind.CRASHED, "took-the-study-down"), False),
         (Outcome(OutcomeKind.INFEASIBLE, "host-oom"), False),
         (Outcome(OutcomeKind.USER_ERROR, "no-step"), False),
+        (Outcome(OutcomeKind.USER_ERROR, "ended-early"), False),
         (Outcome(OutcomeKind.TIMED_OUT, "deadline"), False),
         (Outcome(OutcomeKind.NO_PROGRESS, "no-progress"), False),
         (Outcome(OutcomeKind.INFRASTRUCTURE, "no-start", traceback_text="x"), False),

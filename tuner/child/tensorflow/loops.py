@@ -391,8 +391,8 @@ class LoopWatch:
                 session.facts.keep_sizes([s.usual_size for s in self.iterations.sources.training() if s.fetches], size)
         if self._makes_its_batches:
             self.own_batches.observe()
-        if not self.samples_seen and self.iterations.why_uncounted:
-            session.facts.remark(f"steps are counted, and not samples: {self.iterations.why_uncounted}")
+        if not self.samples_seen and (why := self.iterations.why_uncounted or self.own_batches.untold):
+            session.facts.remark(f"steps are counted, and not samples: {why}")
         written = session.request.knowledge.as_written.get("batch_size")
         if session.knobs.wants("batch_size") and written and written != session.request.config["batch_size"]:
             reason = literal_rows(self.functions, int(written), retrace=False)
