@@ -212,9 +212,10 @@ def test_the_command_itself_says_and_returns_the_same(place: Path, wrong: Wrong)
 
 
 @pytest.mark.parametrize("redirected", [">/dev/full", "2>/dev/full"])
-def test_what_cannot_be_printed_is_no_bug_of_autotune(place: Path, redirected: str) -> None:
+@pytest.mark.parametrize("printing", ["devices --json", "study --help", "--version"])
+def test_what_cannot_be_printed_is_no_bug_of_autotune(place: Path, redirected: str, printing: str) -> None:
     """A disk that is full: of standard output it is said, and of standard error the exit status tells."""
-    words = f'"$0" {"devices --json" if redirected[0] == ">" else "trials gone"} {redirected}'
+    words = f'"$0" {printing if redirected[0] == ">" else "trials gone"} {redirected}'
     answer = subprocess.run(
         ["sh", "-c", words, str(AUTOTUNE)], cwd=place, capture_output=True, text=True, timeout=120, check=False
     )

@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NoReturn, cast
+from typing import IO, Any, NoReturn, cast
 
 from tuner import __version__
 from tuner.cli.printable import printable
@@ -33,7 +33,7 @@ VERBS = {
     "devices": "tuner.cli.devices",
 }
 """Verb → the module that implements ``Verb``, imported only when it is used: ``run`` must start without a database."""
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _STANDARD_ERROR = 2
 """The last of the numbers of standard streams."""
 BROKEN_PIPE = 141
@@ -46,6 +46,10 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         # An abbreviation that works today is another option's name tomorrow.
         super().__init__(**options, allow_abbrev=False)
+
+    def _print_message(self, message: str, file: IO[str] | None = None) -> None:
+        """As argparse's, which hides that help couldn't be written."""
+        (file or sys.stdout).write(message)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint=f"see: {self.prog} --help")

@@ -173,21 +173,23 @@ def _lock_folder() -> Path:
     cache, runtime = os.environ.get("XDG_CACHE_HOME"), os.environ.get("XDG_RUNTIME_DIR")
     candidates = [Path(cache) if cache else Path.home() / ".cache"]
     candidates += [Path(runtime)] if runtime else []
-    shared = Path(tempfile.gettempdir()) / f"user-{os.getuid()}"
-    for candidate in [*candidates, shared]:
-        folder = candidate / "autotune"
+    shared = f"user-{os.getuid()}"
+    for candidate in [*candidates, None]:
         try:
-            if candidate == shared:
-                shared.mkdir(mode=0o700, parents=True, exist_ok=True)
-                _make_private(shared)
+            # Asked last: it raises where no temporary folder takes a file.
+            place = Path(tempfile.gettempdir()) / shared if candidate is None else candidate
+            if candidate is None:
+                place.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _make_private(place)
+            folder = place / "autotune"
             folder.mkdir(parents=True, exist_ok=True)
         except OSError:
             continue
         if os.access(folder, os.W_OK | os.X_OK):
             return folder
-    candidates.append(shared)
     raise InfrastructureError(
-        "no folder to keep locks in", hint=f"make one of these writable: {', '.join(map(str, candidates))}"
+        "no folder to keep locks in",
+        hint=f"make one of these writable: {', '.join(map(str, candidates))}, or a temporary folder (TMPDIR)",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -98,6 +99,25 @@ def test_no_writable_folder_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(InfrastructureError, match="no folder to keep locks in") as caught, DeviceLock(CARD, "a"):
         pass
     assert str(file) in caught.value.hint
+
+
+def test_no_temporary_folder_that_takes_a_file_is_no_bug_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``ulimit -f 0`` has it, or full disks: Python asks by writing a file."""
+
+    def none() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr("tempfile.gettempdir", none)
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with DeviceLock(CARD, "a"):
+        pass
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(InfrastructureError, match="no folder to keep locks in"), DeviceLock(CARD, "a"):
+        pass
 
 
 def test_a_study_folder_is_refused_while_another_process_works_in_it(tmp_path: Path) -> None:
