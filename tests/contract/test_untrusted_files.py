@@ -14,6 +14,7 @@ from support.command import AUTOTUNE
 
 from tuner.cli import main
 from tuner.devices.cpu import cpu_device
+from tuner.devices.host import usable_cores
 from tuner.devices.software import software
 from tuner.errors import ObjectiveError
 from tuner.study.identity import objective_of
@@ -164,9 +165,10 @@ def test_edited_modules_are_told_and_refused_where_that_is_asked_for(folder: Pat
 
 
 def test_a_profile_that_was_edited_is_told_and_refused_where_that_is_asked_for(folder: Path) -> None:
-    write_profile(folder, checksum="0" * 64)
+    write_profile(folder, checksum="0" * 64, config={"threads": 9_999}, cores=usable_cores())
     done = run(folder, "train.py", "--")
     assert done.returncode == 0 and "best.json was edited since the study wrote it" in done.stderr
+    assert "threads is 9999, more than the " in done.stderr, "though no other machine wrote it"
     (folder / "ran.txt").unlink()
     done = run(folder, "--strict", "train.py", "--")
     assert done.returncode == 2 and "edited" in done.stderr and not (folder / "ran.txt").exists()

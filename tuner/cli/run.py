@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     changes = [_change_text(change) for change in drift if change.name not in HARDLY_MATTERS]
     if profile.edited:
         changes.insert(0, f"{place} was edited since the study wrote it")
-    if profile.cores != cores or profile.ranks != ranks():
+    if profile.edited or profile.cores != cores or profile.ranks != ranks():
         changes += _beyond_cores(profile, replace(known, cores=max(1, cores // _ranks_here())), spaces)
     if changes and arguments.strict:
         raise ProfileError(
