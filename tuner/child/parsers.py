@@ -156,9 +156,10 @@ class ParsersAdapter(Adapter):
                 with _OTHERWISE_MADE:
                     config = signature(original).bind(*args, **kwargs).arguments["config"]
                     omega = sys.modules["omegaconf"].OmegaConf
-                    fields = dict(_fields(omega.to_container(config, resolve=False)))
+                    every = _fields(omega.to_container(config, resolve=False))
+                    fields = {name: value for name, value in every if not name.startswith("hydra.")}
                     told(
-                        {name: (f"{name}=", value) for name, value in fields.items() if not name.startswith("hydra.")},
+                        {name: (_override(name), value) for name, value in fields.items()},
                         lambda name, value: omega.update(config, name, value),
                     )
                 return original(*args, **kwargs)
@@ -186,6 +187,12 @@ def _flags(parser: Any) -> Iterator[tuple[str, str]]:
         names = getattr(lowered, "name_or_flags", None) or (lowered.name_or_flag,)  # of an older tyro
         if not lowered.is_fixed():  # to what the script says
             yield argument.field.call_argname, max((each for each in names if each[:1] == "-"), key=len, default="")
+
+
+def _override(name: str) -> str:
+    """What sets Hydra's field on a command line: with the plus by which the user adds one that no config has."""
+    given = (argument.partition("=")[0] for argument in sys.argv[1:] if "=" in argument)
+    return next((key for key in given if key.lstrip("+") == name), name) + "="
 
 
 def _fields(config: Mapping[Any, Any], group: str = "") -> Iterator[tuple[str, Any]]:

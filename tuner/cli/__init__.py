@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from tuner import __version__
 from tuner.cli.printable import printable
@@ -20,6 +20,9 @@ from tuner.cli.script import is_interpreter
 from tuner.cli.verb import Subparsers, Verb
 from tuner.errors import AutotuneError, ExitCode, OwnFaultError, StorageError, UsageError, UserScriptError
 from tuner.masking import masked
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 VERBS = {
     "study": "tuner.cli.study",
@@ -47,7 +50,7 @@ class _Parser(argparse.ArgumentParser):
         # An abbreviation that works today is another option's name tomorrow.
         super().__init__(**options, allow_abbrev=False)
 
-    def _print_message(self, message: str, file: IO[str] | None = None) -> None:
+    def _print_message(self, message: str, file: SupportsWrite[str] | None = None) -> None:
         """As argparse's, which hides that help couldn't be written."""
         (file or sys.stdout).write(message)
 

@@ -353,8 +353,9 @@ def _reason_in(text: str, traces: Traces) -> str:
 
 _UNSUPPORTED = re.compile(r"unsupported operations when trying to compile graph \S+ on \S+ (\w+) \(([^{)\n]*)")
 _OVERWRITTEN = ("Error: accessing tensor output of CUDAGraphs", "Error: accessing gradient tensor output of CUDAGraphs")
-_RAISED = re.compile(r"\w+(?:Error|Exception): ")
-"""What Python code raised that a graph called, such as the script's generator."""
+_EAGER = re.compile(r"\{\{function_node [^}]*\}\} ")
+_TRACEBACK = "\nTraceback (most recent call last):"
+"""Behind what Python code raised that TensorFlow called, such as the script's generator."""
 _SURROUNDINGS = ("Graph execution error", "Detected at node", "<stack traces", "The op is created at", "File ", "[[")
 
 
@@ -365,12 +366,12 @@ def _essence(text: str) -> str:
     if text.startswith("in user code:"):
         sentence = last_line(text)
         return sentence.partition(": ")[2] or sentence  # behind the error's name
+    raised, is_raised, _ = _EAGER.sub("", text, count=1).partition(_TRACEBACK)
     if not text.startswith("Graph execution error"):
-        return text
+        return raised.strip().removesuffix(":") if is_raised and _EAGER.match(text) else text
     unsupported = _UNSUPPORTED.search(text)
     if unsupported:
         return f"XLA can't compile {unsupported[1]}: {unsupported[2].removesuffix(' compatible with node ')}"
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in raised.splitlines() if line.strip()]
     own = [line for line in lines if not line.startswith(_SURROUNDINGS)]
-    raised = [line for line in own if _RAISED.match(line)]
-    return (raised or own or [text])[-1]
+    return " ".join(own).removesuffix(":") if is_raised and own else (own or [text])[-1]

@@ -117,9 +117,15 @@ def probe_study(study: StudyContext) -> None:
             study.note(f"no probe: {obstacle}")
         else:
             _measure(study.knowledge, lambda side, config: _outcome(study, side, config))
-    study.bottleneck = bottleneck_of(study.trials, study.plan.host)
-    if study.bottleneck is not None:
-        study.tell(Probed(study.bottleneck))
+    tell_bottleneck(study)
+
+
+def tell_bottleneck(study: StudyContext) -> None:
+    """Tells what holds the script up, where that is news: a calm run of it may have taken a disturbed one's place."""
+    found = bottleneck_of(study.trials, study.plan.host)
+    if found is not None and found != study.bottleneck:
+        study.bottleneck = found
+        study.tell(Probed(found))
 
 
 def _outcome(study: StudyContext, side: Side, config: Config) -> Outcome:

@@ -17,6 +17,7 @@ from tuner.storage.database import NewTrial
 from tuner.study.budget import StudyTime, compiled_text, was_late
 from tuner.study.context import StudyContext
 from tuner.study.plan import StudyPlan
+from tuner.study.probe import tell_bottleneck
 from tuner.study.run_times import compiled_setting
 from tuner.study.screens import bar_what_stays_open, rejected_by
 from tuner.study.search_space import widen_space
@@ -70,6 +71,7 @@ def search(study: StudyContext, sampler: Sampler) -> str:
             after_a_pause = False
             in_place_of = (unsure.number,) if unsure is not None else ()
             _look_at(study, study.run(NewTrial(Phase.ANCHOR, BASELINE, "drift check", group=in_place_of)))
+            tell_bottleneck(study)
             continue
         assert ahead.proposal is not None
         if ahead.missed and ahead.missed not in missed:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tuner.child import parsers
 from tuner.child.adapter import Adapter
 from tuner.child.parsers import ParsersAdapter
 
@@ -26,3 +28,16 @@ def test_a_library_that_is_made_otherwise_works_as_by_itself(name: str) -> None:
     made_of(SimpleNamespace(options=options)).libraries[name].install(module)
     made = getattr(module, PLACES[name])(1, 2)
     assert made(3) == ((1, 2), (3,)) and not told
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [("+x.batch_size=64", "+x.batch_size="), ("++x.batch_size=64", "++x.batch_size="), ("x.batch_size=64", None),
+     ("+x.batch_size_2=64", None), ("--x.batch_size", None)],
+)  # fmt: skip
+def test_a_field_that_the_user_adds_to_hydras_config_keeps_its_plus(
+    monkeypatch: pytest.MonkeyPatch, given: str, named: str | None
+) -> None:
+    """The hint to bind it was ``x.batch_size=``, which Hydra refuses."""
+    monkeypatch.setattr(sys, "argv", ["train.py", "seed=1", given])
+    assert parsers._override("x.batch_size") == (named or "x.batch_size=")

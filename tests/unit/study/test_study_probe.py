@@ -121,6 +121,28 @@ def test_a_study_begins_with_its_probe(tmp_path: Path) -> None:
     assert [event.bottleneck for event in of(events, Probed)] == [result.bottleneck]
 
 
+def test_what_holds_it_up_is_told_anew_once_a_calm_run_takes_the_place_of_a_disturbed_one(tmp_path: Path) -> None:
+    """The view of a study went on to show a bottleneck that its result didn't have any more."""
+
+    class Calming(Loop):
+        as_written = 0
+
+        def _rate(self, config: Config) -> Outcome:
+            outcome = super()._rate(config)
+            assert outcome.measurement is not None
+            if config or self._side() is not None:
+                return outcome
+            self.as_written += 1
+            disturbed: dict[str, Any] = {"rate": 60.0, "data_wait_share": 0.5, "foreign_cpus": 6.0}
+            disturbed = disturbed if self.as_written <= 2 else {}
+            return replace(outcome, measurement=replace(outcome.measurement, **disturbed))
+
+    result, events = study(tmp_path, Calming(EVEN), anchor_every=2)
+    told = [event.bottleneck for event in of(events, Probed)]
+    assert [bottleneck.bound for bottleneck in told] == [Bound.INPUT, Bound.COMPUTE]
+    assert told[-1] == result.bottleneck
+
+
 def test_a_probe_is_no_trial_of_a_config(tmp_path: Path) -> None:
     """The loader alone is ten times as fast as the loop, which makes it no candidate, no best and no gain."""
     result, _ = study(tmp_path, Loop(EVEN))
