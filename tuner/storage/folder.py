@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tuner.errors import StorageError
+
 # In a study's folder.
 DATABASE = "study.db"
 LOCK = ".lock"
@@ -39,6 +41,15 @@ def trial_numbers(study: Path) -> list[int]:
         return sorted(int(name) for name in os.listdir(study / TRIALS) if name.isdecimal())
     except OSError:
         return []
+
+
+def check_there(study: Path) -> None:
+    """Raises ``StorageError`` where the study's folder, which it works in, was removed: nobody wants another one."""
+    if not study.is_dir():
+        raise StorageError(
+            f"can't use {study}: it was removed while it was in use",
+            hint="run the study again, and leave its folder where it is meanwhile",
+        )
 
 
 def make_private(folder: Path) -> None:

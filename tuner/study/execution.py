@@ -24,7 +24,8 @@ from tuner.runner.classify import KILLED, MACHINE_FULL, OUT_OF_MEMORY
 from tuner.runner.ranks import PORT_TAKEN
 from tuner.runner.request import ByTurns, Runner, TrialRequest
 from tuner.space.arguments import render
-from tuner.storage.folder import COMPILE_CACHE, STANDING, TRIALS, trial_folder
+from tuner.storage.folder import COMPILE_CACHE, STANDING, TRIALS, check_there, trial_folder
+from tuner.storage.moves import moving, place_beside, swap_folders
 from tuner.study.lengths import WARMUP_S, turn_length_s
 from tuner.study.plan import StudyPlan
 
@@ -133,6 +134,7 @@ class TrialExecutor:
 
     def check(self, request: TrialRequest) -> Outcome:
         """One run that is no trial: what it ends as says whose fault a failure is. Raises ``Interrupted``."""
+        check_there(self._plan.folder)
         shutil.rmtree(request.folder, ignore_errors=True)
         return self._runner.run(request, self._stop)
 
@@ -178,9 +180,10 @@ class TrialExecutor:
             self._note(f"{name} {'was' if one else 'were'} disturbed: {cause}")
             return first
         self._note(f"{name} {'is' if one else 'are'} measured again: {cause}")
-        aside = {request.folder: _place_beside(request.folder, "disturbed") for request in requests}
-        for folder, place in aside.items():
-            folder.rename(place)
+        aside = {request.folder: place_beside(request.folder, "disturbed") for request in requests}
+        with moving(self._plan.folder):
+            for folder, place in aside.items():
+                folder.rename(place)
         second = self._as_cold(requests, run) if any(map(_was_cold, first)) else run(requests)
         self._repeats_s += sum(outcome.seconds for outcome in second)
         self._count_repeat(contaminated=any(contamination(outcome, host) for outcome in second))
@@ -188,8 +191,9 @@ class TrialExecutor:
         held = all(outcome.complete or not request.config for outcome, request in zip(second, requests, strict=True))
         before, after = (max(disturbance(outcome, host) for outcome in runs) for runs in (first, second))
         if late or (held and before < after):
-            for folder, place in aside.items():
-                swap_folders(folder, place)
+            with moving(self._plan.folder):
+                for folder, place in aside.items():
+                    swap_folders(folder, place)
             return first
         return _marked(second, [outcome.again_after for outcome in first])
 
@@ -197,7 +201,7 @@ class TrialExecutor:
         self, requests: Sequence[TrialRequest], run: Callable[[Sequence[TrialRequest]], list[Outcome]]
     ) -> list[Outcome]:
         """A run with nothing compiled yet: what a start costs is measured again as well, and not lost."""
-        caches = [_place_beside(request.folder, COMPILE_CACHE) for request in requests]
+        caches = [place_beside(request.folder, COMPILE_CACHE) for request in requests]
         try:
             return run([replace(request, compile_cache=cache) for request, cache in zip(requests, caches, strict=True)])
         finally:
@@ -241,6 +245,7 @@ class TrialExecutor:
         Twice is no accident: something kills what is run each time, such as a guard against full memory that isn't the
         kernel's own. Of a rotation what was measured stays: trials of its configs decide.
         """
+        check_there(self._plan.folder)
         for request in requests:
             shutil.rmtree(request.folder, ignore_errors=True)
         found = run()
@@ -347,23 +352,8 @@ def _marked(outcomes: Sequence[Outcome], reasons: Sequence[str]) -> list[Outcome
     ]
 
 
-def _place_beside(folder: Path, name: str) -> Path:
-    """A path beside a trial's folder at which nothing lies."""
-    place = folder.with_name(f"{folder.name}.{name}")
-    shutil.rmtree(place, ignore_errors=True)
-    return place
-
-
 def _was_cold(outcome: Outcome) -> bool:
     return outcome.measurement is not None and outcome.measurement.compile_cache == COLD
-
-
-def swap_folders(one: Path, other: Path) -> None:
-    """Exchanges the names of two folders."""
-    between = one.with_name(f"{one.name}.swap")
-    one.rename(between)
-    other.rename(one)
-    between.rename(other)
 
 
 def _fault(outcome: Outcome, folder: Path) -> StorageError | InfrastructureError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,10 +22,10 @@ from tuner.space.resolved import ResolvedSpace
 from tuner.storage.database import NewTrial
 from tuner.storage.folder import CHECKS, PROBE
 from tuner.storage.lock import both_locks
+from tuner.storage.moves import moving, place_beside, swap_folders
 from tuner.study.baseline import baseline_error, blame_error, check_failure, keep_fault
 from tuner.study.blame import Inquiry, Whose, may_be_ours
 from tuner.study.context import StudyContext
-from tuner.study.execution import swap_folders
 from tuner.study.plan import StudyPlan
 
 REAL = "the real loop"
@@ -77,13 +76,14 @@ def _undisturbed(plan: StudyPlan, runner: Runner, request: TrialRequest, stop: t
     first = runner.run(request, stop)
     if not contamination(first, plan.host):
         return first
-    aside = request.folder.with_name(f"{request.folder.name}.disturbed")
-    shutil.rmtree(aside, ignore_errors=True)
-    request.folder.rename(aside)
+    aside = place_beside(request.folder, "disturbed")
+    with moving(plan.folder):
+        request.folder.rename(aside)
     second = runner.run(request, stop)
     if second.complete and disturbance(second, plan.host) <= disturbance(first, plan.host):
         return second
-    swap_folders(request.folder, aside)
+    with moving(plan.folder):
+        swap_folders(request.folder, aside)
     return first
 
 

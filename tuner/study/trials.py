@@ -18,7 +18,7 @@ from tuner.runner.request import Limits
 from tuner.storage import codec
 from tuner.storage.atomic import write_durably
 from tuner.storage.database import NewTrial, Repository, TrialRecord, TrialState
-from tuner.storage.folder import CHECKS, OUTCOME, REQUEST, STANDING, trial_folder
+from tuner.storage.folder import CHECKS, OUTCOME, REQUEST, STANDING, check_there, trial_folder
 from tuner.storage.records import last_written
 from tuner.study.plan import StudyPlan
 
@@ -89,6 +89,7 @@ class TrialStore:
         It lies on disk before the database learns of it, so that a death in between loses nothing.
         """
         outcome = within_limits(outcome, self._limits, trial.config)
+        check_there(self._folder)
         write_durably(trial_folder(self._folder, trial.number) / OUTCOME, codec.encode_outcome(outcome).encode())
         return self._finish(trial, outcome)
 

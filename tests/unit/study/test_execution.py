@@ -49,6 +49,7 @@ class InTurn(Runner):
 def kept(folder: Path, config: Config, *outcomes: Outcome) -> tuple[Outcome, str]:
     """The outcome that counts, and which run's records are in the trial's folder."""
     runner = InTurn(*outcomes)
+    folder.mkdir(exist_ok=True)
     executor = TrialExecutor(worlds.plan(folder), runner, stop=threading.Event(), note=lambda text: None)
     trial = Trial(7, Phase.FINALS, config, round=1, group=(3,))
     outcome = executor.execute(trial, Knowledge(), Window(), time_for=lambda seconds: True)

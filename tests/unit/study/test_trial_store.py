@@ -86,6 +86,7 @@ def test_runs_of_a_round_that_ran_at_once_count_once(tmp_path: Path, monkeypatch
     monkeypatch.setattr("tuner.storage.database.time.time", lambda: now[0])
     repository = Repository(f"sqlite:///{tmp_path / 'study.db'}")
     plan = worlds.plan(tmp_path / "study")
+    plan.folder.mkdir()
     store = TrialStore(plan, repository, repository.create_study("made-up", {}).id)
     alone = store.begin(NewTrial(Phase.SEARCH, Config(workers=4)))
     now[0] += 10.0
