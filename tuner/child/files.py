@@ -288,7 +288,7 @@ class Overlay:
             if not os.access(name, os.W_OK):
                 return meant  # fails, as it would without us
             if keep_content:
-                self._copy(name, copy or copy_by_reference)
+                self.copy(name, copy or copy_by_reference)
             return self.target(name)
 
     def _write_where_removed(self, name: str) -> str:
@@ -375,8 +375,8 @@ class Overlay:
         for folder in reversed(missing):
             self.created.will_make(folder, folder=True)
 
-    def _copy(self, source: str, copy: Callable[[str, str], None]) -> None:
-        """The file, with a word to the user where it is a large one."""
+    def copy(self, source: str, copy: Callable[[str, str], None]) -> None:
+        """Makes the trial's version of the file, with a word to the user where it is a large one."""
         target = self._target_of(os.path.realpath(source))
         os.makedirs(os.path.dirname(target), exist_ok=True)
         size = os.path.getsize(source)

@@ -33,6 +33,10 @@ Make = Callable[[Overlay, Callable[..., Any]], Callable[..., object]]
 """Wraps a function of ``os``, each of which gives something else."""
 _CWD = 10
 """The place of ``cwd`` among the arguments of ``subprocess.Popen``, the object included."""
+MOST_COPIED_BYTES = 2**24
+"""Files of the user's whose permissions or times a script sets are copied up to so many in all, by each such function:
+one that touches all that it reads would fill the trial's folder.
+"""
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND | os.O_CREAT
 
 
@@ -45,6 +49,7 @@ def install(overlay: Overlay) -> None:
     patches: dict[str, Make] = {
         "open": _os_open, "replace": renames.rename, "rename": renames.rename, "link": renames.link,
         "symlink": renames.symlink, "remove": remove, "unlink": remove, "rmdir": rmdir, "mkdir": _mkdir,
+        "mkfifo": _mkfifo, "mknod": _mkfifo,
         "truncate": _truncate, "chmod": _on_own, "fchmod": _on_own, "chown": _on_own, "fchown": _on_own,
         "lchown": functools.partial(_on_own, follow=False), "utime": _on_own, "setxattr": _on_own,
         "removexattr": _on_own, "getxattr": _told, "listxattr": _told, "statvfs": _told,
@@ -240,10 +245,30 @@ def _truncate(overlay: Overlay, original: Callable[..., Result]) -> Callable[...
     return truncate
 
 
+def _copy_with_all(source: str, target: str) -> None:
+    """With its permissions, times and attributes."""
+    shutil.copy2(source, target)
+
+
 def _on_own(
     overlay: Overlay, original: Callable[..., Result], follow: bool = True
 ) -> Callable[..., Result | None]:
-    """Permissions, owners and times of the trial's own files; those of the user's stay."""
+    """Permissions, owners and times of the trial's own files; those of the user's stay.
+
+    The script sees what it set of a small file of theirs: of a version of the trial's.
+    """
+    copied_bytes = 0
+
+    def has_own_version(name: str, path: object, follow: bool) -> bool:
+        nonlocal copied_bytes
+        if isinstance(path, int) or not os.path.isfile(name) or not (follow or not os.path.islink(name)):
+            return False
+        size = os.path.getsize(name)
+        if copied_bytes + size > MOST_COPIED_BYTES or not os.access(name, os.R_OK):
+            return False
+        copied_bytes += size
+        overlay.copy(name, _copy_with_all)
+        return True
 
     def call(path: object, *args: object, **kwargs: object) -> Result | None:
         name = of_descriptor(path) if isinstance(path, int) else overlay.absolute(path)
@@ -253,8 +278,10 @@ def _on_own(
         with overlay.working():
             place = overlay.view(name, follow=follows)
             if place == name and overlay.is_users(name, follow=follows):
-                overlay.keeps(os.path.realpath(name), f"left the permissions and times of {name} as they were")
-                return None
+                if not has_own_version(name, path, follows):
+                    overlay.keeps(os.path.realpath(name), f"left the permissions and times of {name} as they were")
+                    return None
+                place = overlay.target(name)
         if place is None and not isinstance(path, int):
             raise missing(path)
         return original(path if place == name or isinstance(path, int) else place, *args, **kwargs)
@@ -278,6 +305,23 @@ def _mkdir(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., R
         return original(path if place == name else place, *args, **kwargs)
 
     return mkdir
+
+
+def _mkfifo(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
+    def mkfifo(path: object, *args: object, **kwargs: object) -> Result:
+        name = overlay.absolute(path)
+        if name is None:
+            return original(path, *args, **kwargs)
+        with overlay.working():
+            place = overlay.view(name, follow=False)
+            if place is None:
+                if overlay.view(os.path.dirname(name)) is None:
+                    raise missing(path)
+                place = overlay.target(name, follow=False)
+            overlay.created.will_make(place)
+        return original(path if place == name else place, *args, **kwargs)
+
+    return mkfifo
 
 
 def _removing(is_its: Callable[[Overlay, str, object], bool]) -> Make:

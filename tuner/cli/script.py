@@ -127,6 +127,8 @@ def _script_file(path: str) -> Path:
     hint = f"did you mean {suffixed}?" if suffixed.is_file() else ""
     if not hint and "/" not in path and "." in path and not path.endswith(".py"):
         hint = f"for a module write: autotune study --module {path}"
+    if file.exists():
+        raise ScriptNotFoundError(f"{path} is not a regular file", hint="save the script in one: each trial reads it")
     raise ScriptNotFoundError(f"there is no script {path}", hint=hint or "paths start at the current folder")
 
 

@@ -84,6 +84,7 @@ def test_a_script_has_a_short_name_of_its_own(here: Path, path: str, module: str
         ("train", "", "there is no script train", "did you mean train.py?"),
         ("pkg/train", "", "there is no script pkg/train", "did you mean pkg/train.py?"),
         ("pkg.train", "", "there is no script pkg.train", "--module pkg.train"),
+        ("/dev/null", "", "/dev/null is not a regular file", "save the script"),
         ("pkg", "", "pkg is a folder", "study.toml"),
         ("", "none", "there is no module none", "nothing called none"),
         ("", "pkg.none", "there is no module pkg.none", "nothing called pkg.none"),

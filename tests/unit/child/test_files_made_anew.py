@@ -1,0 +1,81 @@
+"""Of the user's files: what takes the place of one that the script removed, and what it sets of one that stays."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.in_process import Log, session_of
+
+from tuner.child import python_files
+from tuner.child.files import Overlay
+from tuner.child.patches import unpatch_all
+
+
+@pytest.fixture
+def overlay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Overlay]:
+    """Of a trial in whose script's folder a file, a large file and a folder were before."""
+    project = tmp_path / "project"
+    (project / "folder").mkdir(parents=True)
+    (project / "theirs").write_text("theirs")
+    with (project / "large").open("wb") as large:
+        large.truncate(python_files.MOST_COPIED_BYTES + 1)
+    for name in ("theirs", "large", "folder"):
+        os.utime(project / name, (1000, 1000))
+    time.sleep(0.02)
+    (tmp_path / "trial").mkdir()
+    monkeypatch.chdir(project)
+    made = Overlay(session_of({"folder": str(tmp_path / "trial")}, Log()))
+    python_files.install(made)
+    yield made
+    unpatch_all()
+
+
+@pytest.mark.parametrize("named", ["mkfifo", "mknod"])
+def test_a_pipe_may_take_the_place_of_a_file_that_was_removed(overlay: Overlay, named: str) -> None:
+    """It raised ``FileExistsError`` in a trial, and in no other run."""
+    kinds: dict[str, Callable[[str], None]] = {
+        "mkfifo": os.mkfifo, "mknod": lambda path: os.mknod(path, 0o600 | stat.S_IFIFO)
+    }  # fmt: skip
+    make = kinds[named]
+    with pytest.raises(FileExistsError):
+        make("theirs")
+    os.remove("theirs")
+    make("theirs")
+    assert stat.S_ISFIFO(os.stat("theirs").st_mode)
+    os.remove("theirs")
+    assert not os.path.exists("theirs")
+    unpatch_all()
+    assert Path("theirs").read_text() == "theirs"
+
+
+def test_a_new_pipe_is_put_aside_with_the_other_new_files(overlay: Overlay) -> None:
+    os.mkfifo("new")
+    assert stat.S_ISFIFO(os.stat("new").st_mode)
+    assert any("new" in line for line in (Path(overlay.folder) / "made.jsonl").read_text().splitlines())
+
+
+def test_the_script_sees_the_permissions_and_times_that_it_set(overlay: Overlay) -> None:
+    os.utime("theirs", (5000, 5000))
+    assert os.stat("theirs").st_mtime == 5000
+    os.chmod("theirs", 0o640)
+    assert (os.stat("theirs").st_mode & 0o777, os.stat("theirs").st_mtime) == (0o640, 5000)
+    assert Path("theirs").read_text() == "theirs"
+    unpatch_all()
+    status = os.stat("theirs")
+    assert (status.st_mode & 0o777, status.st_mtime) == (0o644, 1000), "the user's stay"
+
+
+@pytest.mark.parametrize("name", ["large", "folder"])
+def test_of_what_is_not_copied_it_is_said_that_they_stay(overlay: Overlay, name: str) -> None:
+    os.utime(name, (5000, 5000))
+    assert os.stat(name).st_mtime == 1000
+    log = overlay.session.recorder
+    assert isinstance(log, Log)
+    assert [note["text"] for note in log.of("note")] == [
+        f"left the permissions and times of {os.path.abspath(name)} as they were"
+    ]
