@@ -11,7 +11,7 @@ from tuner.devices.allocators import installed
 from tuner.errors import OwnFaultError, UntunableError, UserScriptError
 from tuner.formatting import AS_WRITTEN, bytes_text, seconds_text
 from tuner.knowledge import count_of, with_arguments
-from tuner.model import BASELINE, Measurement, Outcome, OutcomeKind, Phase, Trial
+from tuner.model import BASELINE, TOOK_THE_STUDY_DOWN, Measurement, Outcome, OutcomeKind, Phase, Trial
 from tuner.runner.classify import ENDED_EARLY, NO_FRAMEWORK, NO_STEP_IN_TIME
 from tuner.runner.ranks import log_of
 from tuner.space.arguments import bound_knobs
@@ -353,5 +353,7 @@ _HINTS = {
     "host-oom": "the script as written takes more memory than it may, or takes ever more: use fewer workers or a"
     " smaller batch, end other processes that take memory, or raise --max-memory",
     "signal-kill": _BY_OTHERS, "worker-killed": _BY_OTHERS,
+    TOOK_THE_STUDY_DOWN: "something ended the whole study each time: a limit of the machine, a guard against full"
+    " memory, or a person; the same command tries it anew",
     "nan": "its loss is not a number as written: tune it once it trains",
 }

@@ -111,7 +111,7 @@ class TrialStore:
             if record.attempts < MOST_STARTS:
                 self._repository.requeue_trial(self._study_id, record.trial.number)
                 return
-            detail = f"the study died with it {record.attempts} times"
+            detail = f"the study was killed {record.attempts} times while it ran"
             outcome = Outcome(OutcomeKind.CRASHED, TOOK_THE_STUDY_DOWN, detail)
         self._finish(record.trial, outcome, ended)
 

@@ -12,12 +12,13 @@ from support import worlds
 
 from tuner.child import wire
 from tuner.child.records import ChildRequest
-from tuner.model import BASELINE, TOOK_THE_STUDY_DOWN, Config, OutcomeKind, Phase
+from tuner.model import BASELINE, TOOK_THE_STUDY_DOWN, Config, Outcome, OutcomeKind, Phase
 from tuner.runner.request import Limits
 from tuner.storage.atomic import write_durably
 from tuner.storage.codec import encode_outcome
 from tuner.storage.database import NewTrial, Repository
 from tuner.storage.folder import OUTCOME, trial_folder
+from tuner.study.baseline import baseline_error
 from tuner.study.trials import MOST_STARTS, TrialStore
 
 
@@ -129,3 +130,10 @@ def test_the_pause_before_a_trial_is_recovered_is_no_time_of_the_study(
     assert recovered.outcome.reason == ("" if has_outcome else TOOK_THE_STUDY_DOWN)
     assert store.spent_s() == 7.0
     repository.close()
+
+
+def test_a_script_as_written_that_every_study_dies_with_is_told_what_to_do(tmp_path: Path) -> None:
+    """The hint was to see a log, in which nothing stands of a study that was killed from outside."""
+    detail = "the study was killed 3 times while it ran"
+    error = baseline_error(Outcome(OutcomeKind.CRASHED, TOOK_THE_STUDY_DOWN, detail), tmp_path)
+    assert error.message == detail and error.hint is not None and "same command tries it anew" in error.hint
