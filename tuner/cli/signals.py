@@ -18,6 +18,8 @@ _GENTLE = ("SIGTERM", "SIGHUP")
 def stopping_on_signals(stop: threading.Event, on_stop: Callable[[], None]) -> Iterator[None]:
     """Ctrl-C sets ``stop`` and a second one raises ``KeyboardInterrupt``; SIGTERM and SIGHUP only set it.
 
+    A SIGHUP that is ignored, as under nohup, stays so: the study is meant to outlive its terminal.
+
     ``on_stop`` is called once from the signal handler: it must not take locks.
     """
 
@@ -37,6 +39,8 @@ def stopping_on_signals(stop: threading.Event, on_stop: Callable[[], None]) -> I
 
     handlers = {signal.SIGINT: interrupt}
     handlers |= {getattr(signal, name): finish for name in _GENTLE if hasattr(signal, name)}
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        del handlers[signal.SIGHUP]
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield

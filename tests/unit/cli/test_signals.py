@@ -93,3 +93,17 @@ def test_a_closed_terminal_does_not_end_the_study() -> None:
         process.send_signal(signal.SIGHUP)
         assert list(lines) == ["stopping", "stopped", "over", "restored"]
         assert process.wait(10) == 0
+
+
+def test_a_study_that_nohup_started_outlives_its_terminal() -> None:
+    """An overnight study ended as its terminal was closed, though its user had asked for just that not to be."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does: what is started inherits it
+    try:
+        with _program(0.0) as (process, lines):
+            process.send_signal(signal.SIGHUP)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.5)
+            process.send_signal(signal.SIGTERM)
+            assert [next(lines) for _ in range(4)] == ["stopping", "stopped", "over", "restored"]
+    finally:
+        signal.signal(signal.SIGHUP, before)
