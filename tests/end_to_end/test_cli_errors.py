@@ -224,6 +224,17 @@ def test_what_cannot_be_printed_is_no_bug_of_autotune(place: Path, redirected: s
     assert answer.stderr.startswith(said) and "bug" not in answer.stderr
 
 
+def test_what_standard_output_has_no_letters_for_is_no_bug_of_autotune(place: Path) -> None:
+    """As in a locale of Latin-1 or ASCII: a study ended before its first trial."""
+    (place / "caf\u00e9 \u2713.py").write_text("", encoding="utf-8")
+    answer = subprocess.run(
+        [str(AUTOTUNE), "study", "caf\u00e9 \u2713.py", "--dry-run"], cwd=place, capture_output=True, timeout=120,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=False,
+    )  # fmt: skip
+    assert answer.returncode == 0, answer.stderr
+    assert b"caf\\xe9 \\u2713.py" in answer.stdout
+
+
 def check(wrong: Wrong, code: int, output: str, errors_text: str) -> None:
     """One error line, at most one hint, nothing else."""
     assert output == ""

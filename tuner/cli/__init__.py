@@ -6,6 +6,7 @@ import argparse
 import difflib
 import errno
 import importlib
+import io
 import os
 import shlex
 import sys
@@ -61,6 +62,7 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit status. Raises ``KeyboardInterrupt``, which has been told."""
     _open_streams()
+    _print_every_letter()
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         code = _dispatch(arguments)
@@ -108,6 +110,14 @@ def _open_streams() -> None:
         for stream, mode in ((sys.stdin, "r"), (sys.stdout, "w"), (sys.stderr, "w"))
     )
     os.close(nowhere)
+
+
+def _print_every_letter() -> None:
+    """Has what standard output's encoding lacks written as ``\\xe9``, as Python does on standard error: a path may hold
+    any letter, and locales of ASCII or Latin-1 are about.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def build_parser(names: Iterable[str] | None = None) -> argparse.ArgumentParser:
