@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from tuner.analysis.accuracy import AccuracyLimits
@@ -36,11 +38,24 @@ _BATCH_TEXT = {
 }  # fmt: skip
 
 
+def _check_encoded(words: Iterable[str]) -> None:
+    """Raises ``UsageError`` for a path or an argument whose bytes aren't text here: nothing could keep it."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"{word!a} can't be kept: its bytes are no {sys.getfilesystemencoding()}",
+                hint="rename the file, or link to it by another name",
+            ) from None
+
+
 def make_plan(settings: Settings) -> StudyPlan:
     """The plan. Raises the error of whatever can't be: script, device, space, objective, knob, limit."""
     refuse_many_ranks()
     cores = usable_cores()
     script = find_script(settings.script, settings.module, settings.args)
+    _check_encoded([script.path, *script.argv, settings.folder or ""])
     device = resolve_device(settings.device)
     _check_ranks(settings, device, cores)
     spaces = Spaces(load_spaces(settings.space), forced=settings.space != AUTO)

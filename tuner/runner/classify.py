@@ -222,8 +222,9 @@ def _from_end(traces: Traces) -> Judgement:
     if matched in OUT_OF_MEMORY:
         return _INFEASIBLE, matched, one_line(last_line(traces.log))
     if code:
-        detail = one_line(f"the script ended with status {code}: {last_line(traces.log)}")
-        return ours, "script-failed", detail
+        last = last_line(traces.log)
+        detail = f"the script ended with status {code}{f': {last}' if last else ', and printed nothing'}"
+        return ours, "script-failed", one_line(detail)
     if last_of(traces.records, FirstStep) is None:
         last = last_line(traces.log)
         detail = "the script ended by itself, with status 0, before any training step was seen"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -161,3 +162,17 @@ def test_of_many_studies_a_few_are_named(tmp_path: Path) -> None:
         open_study(str(tmp_path))
     assert refused.value.message.count("study-") == 8 and refused.value.message.endswith("study-07, ...")
     assert f"autotune studies {tmp_path} lists them" in refused.value.hint
+
+
+def test_a_script_whose_name_is_no_text_is_refused_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The study's database was said to hold something that autotune didn't write."""
+    monkeypatch.chdir(tmp_path)
+    name = os.fsdecode(b"caf\xe9.py")
+    Path(name).write_text("", encoding="utf-8")
+    Path("train.py").write_text("", encoding="utf-8")
+    for words in ([name], ["train.py", "--study", name], ["train.py", "--", name]):
+        assert main(["study", *words]) == ExitCode.USAGE
+        assert "its bytes are no utf-8" in capsys.readouterr().err
+    assert sorted(os.listdir()) == sorted([name, "train.py"])

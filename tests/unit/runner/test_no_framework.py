@@ -40,6 +40,11 @@ def test_with_a_framework_it_is_slow_or_trains_unseen() -> None:
     assert error.hint is not None and "--trial-timeout" in error.hint and "tuner.report" in error.hint
 
 
+def test_a_script_that_fails_without_a_word_is_told_so() -> None:
+    """It read "ended with status 3:", as if something were missing."""
+    assert classify(Traces([HELLO], True, status=3 << 8))[2] == "the script ended with status 3, and printed nothing"
+
+
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_script_that_ends_by_itself_is_told_so_first(code: int) -> None:
     """It may have said why: tuner.report is no help to who lacks a card."""
