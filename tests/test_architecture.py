@@ -49,7 +49,7 @@ CHILD_LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
         "shape holders call_sites file_backed births reflink stale_reads option_names watch words temporary"
-        " thread_names unison stretches identities taken",
+        " thread_names unison stretches identities taken open_libraries",
         "counts patches preloaded learned turn_records step_records participants data_state",
         "records",
         "wire evidence",

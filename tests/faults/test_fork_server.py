@@ -179,6 +179,23 @@ def test_packages_of_another_environment_that_the_path_leads_to_are_installed(
     assert was_forked(request), runner.why_no_forks
 
 
+def test_a_library_keeps_its_own_file_open_in_a_fork_too(
+    runner: ProcessRunner, tmp_path: Path, write_script: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As libffi does on many machines, which maps each further table of ctypes' functions from it."""
+    (installed := tmp_path / "python" / "site-packages").mkdir(parents=True)
+    (installed / "tqdm.py").write_text(textwrap.dedent("""
+        import _ctypes, os
+        SEEN = os.open(_ctypes.__file__, os.O_RDONLY)
+    """))
+    monkeypatch.setenv("PYTHONPATH", str(installed))
+    told = "import os\nprint(os.path.samefile(tqdm._ctypes.__file__, f'/proc/self/fd/{tqdm.SEEN}'))\n"
+    script = write_script("import numpy\nimport tqdm\n" + told + textwrap.dedent(TRAIN))
+    assert run(runner, request := asked(tmp_path / "0", script, fresh=False)).complete
+    assert was_forked(request), runner.why_no_forks
+    assert "True" in log_of(request)
+
+
 def test_a_module_of_the_users_own_is_run_by_no_server(
     runner: ProcessRunner, tmp_path: Path, write_script: Callable[..., Path]
 ) -> None:

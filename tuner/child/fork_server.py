@@ -25,7 +25,7 @@ import time
 from types import ModuleType
 from typing import Any, NoReturn
 
-from . import call_sites, hooked, preloaded, wire
+from . import call_sites, hooked, open_libraries, preloaded, wire
 from .execute import die_with
 from .holders import Holders
 from .hooks import PostImportFinder
@@ -73,12 +73,11 @@ def main() -> None:
 def _why_not_load(connection: _socket.socket) -> str:
     """Why what Python itself has started, by ``sitecustomize`` or a .pth file, can't be forked; "" where it can.
 
-    A fork closes all descriptors: an object that has one would have the next file that gets its number.
+    A fork closes them, but those of libraries: an object that has one would have the next file that gets its number.
     """
     if (threads := _threads()) > 1:
         return f"it had started threads before any import: {threads - 1}"
-    numbers = {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, connection.fileno()}
-    if any(os.path.lexists(f"/proc/self/fd/{number}") for number in numbers):  # but that of the listing
+    if open_libraries.of_others() - {0, 1, 2, connection.fileno()}:
         return "it had opened files before any import"
     strangers = InstalledOnly(call_sites.installed_folders(tuple(sys.path))).strangers()
     return f"{strangers[0]} lies in no installed package" if strangers else ""
@@ -97,7 +96,7 @@ def _load(script: str, imports: list[tuple[int, str, list[str]]], apart: list[st
     generator, by_chance, asked = GlobalGenerator(), ByChance(), Asked(apart)
     noting = {GlobalGenerator.NAME: generator.note, ByChance.NAME: by_chance.note}
     finders = [strict, PostImportFinder({**dict.fromkeys(names, state.note), **noting})]
-    descriptors = set(os.listdir("/proc/self/fd"))
+    descriptors = open_libraries.of_others()
     stand_in = ModuleType("__main__")
     stand_in.__file__ = script
     sys.modules["__main__"] = stand_in
@@ -120,7 +119,7 @@ def _load(script: str, imports: list[tuple[int, str, list[str]]], apart: list[st
         return f"an import reads {read[0]}"
     if sys.path != path:
         return "an import changed sys.path"
-    if set(os.listdir("/proc/self/fd")) != descriptors:
+    if open_libraries.of_others() != descriptors:
         return "an import opened a file or a device"
     drawn, drawn_by_numpy = preloaded.drawn_since(undrawn), generator.drawn()
     if drawn is None or drawn_by_numpy is None:
@@ -275,12 +274,8 @@ def _become_trial(
     for source, target in ((null, 0), (descriptors[2], 1), (descriptors[2], 2)):
         os.dup2(source, target)
     given = descriptors[3:]
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) not in (0, 1, 2, connection.fileno(), waits, *given):
-            try:
-                os.close(int(name))
-            except OSError:
-                pass  # that of the listing itself
+    for number in open_libraries.of_others() - {0, 1, 2, connection.fileno(), waits, *given}:
+        os.close(number)
     _print(printed)  # what a fresh process would have printed at its imports
     numbers = dict(zip(order["given"], map(str, given), strict=True))
     variables = {**order["variables"], wire.REQUEST_ENV: order["request"], **numbers}
