@@ -17,7 +17,8 @@ WORLD = """
     class Thing: pass
     world = {
         "name": __name__, "file": __file__, "doc": __doc__, "package": __package__, "spec": __spec__ and __spec__.name,
-        "loader": type(__loader__).__name__, "annotations": __annotations__, "builtins": type(__builtins__).__name__,
+        "loader": type(__loader__).__name__, "annotations": globals().get("__annotations__"),
+        "builtins": type(__builtins__).__name__,
         "names": sorted(n for n in globals() if n != "world"),
         "argv": sys.argv, "path": sys.path, "cwd": os.getcwd(), "orig_argv": sys.orig_argv[1:],
         "main_is_me": sys.modules["__main__"].__dict__ is globals(),

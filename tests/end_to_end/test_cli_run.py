@@ -127,7 +127,11 @@ INTERRUPTED = """
 
 
 @pytest.mark.parametrize(
-    ("ends", "status"), [("os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT), ("raise Stopped", 1)]
+    ("ends", "status"),
+    [
+        ("os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT),
+        ("raise Stopped", -signal.SIGINT if sys.version_info >= (3, 14) else 1),
+    ],
 )
 def test_ctrl_c_ends_it_as_it_ends_the_script_alone(
     write_script: Callable[..., Path], tmp_path: Path, ends: str, status: int

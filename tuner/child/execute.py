@@ -33,6 +33,8 @@ from .watch import Watch
 
 UNREADABLE = 70
 """The exit code where the request can't be read (EX_SOFTWARE of sysexits.h); the script hasn't been started then."""
+FROM_3_14 = sys.version_info >= (3, 14)
+"""Python makes annotations when they are asked for, and takes any kind of KeyboardInterrupt for one."""
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _OUR_FRAME = re.compile(rf'  File "{re.escape(_HERE)}/[^"]*", line \d+, in [^\n]*\n(?:    [^\n]*\n)?\n?')
 
@@ -174,7 +176,9 @@ def _exec(code: CodeType, namespace: dict[str, Any]) -> None:
 def _prepare(request: ChildRequest) -> tuple[CodeType, dict[str, Any]]:
     """The compiled script and the namespace of its ``__main__``."""
     main_module = ModuleType("__main__")
-    main_module.__dict__.update(__builtins__=builtins, __annotations__={})
+    main_module.__dict__.update(__builtins__=builtins)
+    if not FROM_3_14:
+        main_module.__dict__.update(__annotations__={})
     sys.modules["__main__"] = main_module
     if request.module:
         code = _prepare_module(request.module, request.argv, main_module)
@@ -239,7 +243,7 @@ def _report_exception(current: Session, error: BaseException) -> int:
     raised = ScriptException(type(error).__name__, str(error)[:2000], text[-20000:], with_ours=with_ours[-20000:])
     current.recorder.emit(raised)
     sys.excepthook(type(error), error, own)
-    interrupted = type(error) is KeyboardInterrupt  # a kind of it is an error like others to Python
+    interrupted = isinstance(error, KeyboardInterrupt) if FROM_3_14 else type(error) is KeyboardInterrupt
     if current.applied is not None:
         current.applied.interrupted = interrupted
     return 130 if interrupted else 1
