@@ -19,7 +19,7 @@ from tuner.analysis.checks import Check, CheckKind, Pair, held_to, worst
 from tuner.analysis.course import course_checks, is_kept
 from tuner.analysis.first_gradient import gradient_check
 from tuner.analysis.learning import Descent, descent_of
-from tuner.analysis.loss_checks import loss_checks, remedy, why_untold
+from tuner.analysis.loss_checks import longer_screen, loss_checks, remedy, why_untold
 from tuner.analysis.movement import movement_check
 from tuner.analysis.stats import Noninferiority
 from tuner.model import Config, Outcome, OutcomeKind, Ratio
@@ -32,6 +32,8 @@ MOST_SKIPPED = 0.05
 METRIC_MOVED = 5.0
 """A metric tells by itself where it became better by so many margins as written."""
 _NAMES_SHOWN = 8
+_TOO_SHORT, _MUCH_LONGER = "too-short", 10
+"""The reason of a run that was over after too few steps, and by what factor a screen of more would be longer."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +136,9 @@ def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples
     unit = _unit(pair.baseline for pair in pairs)
     failed = _failed_run(pairs)
     if failed is not None:
-        return Screened(config, failed[0], (), len(pairs), samples, failed[1], unit)
+        is_short = any(pair.candidate.reason == _TOO_SHORT for pair in pairs)
+        longer = longer_screen(_MUCH_LONGER * samples) if is_short else ""
+        return Screened(config, failed[0], (), len(pairs), samples, failed[1], unit, longer)
     gradient, incomparable = gradient_check(config, pairs)
     if gradient is not None and gradient.verdict is Noninferiority.FAIL:
         why = incomparable or "the gradient of a batch in parts isn't that of the whole"
@@ -225,7 +229,9 @@ def _failed_run(pairs: Sequence[Pair]) -> tuple[Noninferiority, str] | None:
             return Noninferiority.INCONCLUSIVE, f"seed {pair.seed}: the script as written wasn't through in time either"
         if not pair.candidate.complete:
             reason = pair.candidate.detail or f"{pair.candidate.kind}: {pair.candidate.reason}"
-            return Noninferiority.FAIL, f"seed {pair.seed}: {reason}"
+            is_short = pair.candidate.reason == _TOO_SHORT and pair.baseline.complete
+            verdict = Noninferiority.INCONCLUSIVE if is_short else Noninferiority.FAIL
+            return verdict, f"seed {pair.seed}: {reason}"
         if not pair.baseline.complete:
             reason = f"seed {pair.seed}: the script as written gave no figure: {pair.baseline.detail}"
             return Noninferiority.INCONCLUSIVE, reason

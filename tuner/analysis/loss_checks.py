@@ -133,7 +133,12 @@ def remedy(baselines: Sequence[Outcome], descent: Descent, samples: int) -> str:
         curves = [curve for outcome in baselines for curve in curves_of(outcome).values()]
         came = min((c.progress / abs(c.late) / LEARNED for c in curves if c.late), default=0.0)
         factor = min(max(1.5 / came, 4.0), 100.0) if came > 0 else 10.0
-    return f"a longer screen (--screen-samples {_rounded(factor * samples)}) or {metric}"
+    return f"{longer_screen(factor * samples)} or {metric}"
+
+
+def longer_screen(samples: float) -> str:
+    """One over so many samples, about, for people."""
+    return f"a longer screen (--screen-samples {_rounded(samples)})"
 
 
 def shows_never(baselines: Sequence[Outcome]) -> bool:

@@ -64,6 +64,8 @@ NO_STEP_IN_TIME = "no-step-in-time"
 ENDED_EARLY = "ended-early"
 """Reason of an outcome: the script ended by itself, as without an error, and no step was seen by then."""
 _NONE_OF = "none of PyTorch, TensorFlow, Keras and JAX"
+TOO_SHORT = "too-short"
+"""Reason of an outcome: too few steps for any figure."""
 MIN_BLOCKS = 3
 
 
@@ -235,7 +237,9 @@ def _from_end(traces: Traces) -> Judgement:
     if traces.measurable if traces.measurable is not None else blocks >= MIN_BLOCKS:
         why = traces.window.why if traces.window is not None else ""
         return OutcomeKind.COMPLETE, "", one_line(why or "the script ended before the window was complete")
-    return ours, "too-short", "the script ended after its first steps, before anything could be measured"
+    if traces.complete:  # by the samples of a screen
+        return ours, TOO_SHORT, f"it was over after {blocks} steps, which are too few to compare"
+    return ours, TOO_SHORT, "the script ended after its first steps, before anything could be measured"
 
 
 def classify_plain(traces: Traces, withheld: str = "") -> Judgement:

@@ -395,6 +395,6 @@ def keeping_batch(trials: Sequence[Trial], space: ResolvedSpace | None) -> list[
 
 
 def larger_step(config: Config, space: ResolvedSpace | None) -> int:
-    """The samples of a step of a config with a larger effective batch; 0 of others."""
-    is_larger = space is not None and space.is_larger(config)
+    """The samples of a step of a config with a larger effective batch, in whichever contest; 0 of others."""
+    is_larger = space is not None and batch_factor(config, space.knowledge) > 1
     return samples_per_step({**space.knowledge.as_written, **config}) if space is not None and is_larger else 0

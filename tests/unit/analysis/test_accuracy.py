@@ -85,6 +85,13 @@ def test_a_run_that_failed_fails_with_its_reason() -> None:
     assert "made-up nan" in result.reason
 
 
+def test_a_screen_of_too_few_steps_of_a_config_is_no_word_on_how_it_learns() -> None:
+    """Of a batch of a thousand samples, say, two steps are over where sixty of the script as written are."""
+    short = [Pair(1, learned(1.0, 1.0), worlds.infeasible("too-short"))]
+    result = judge(Config(batch_size=1024), short, LIMITS, 2000)
+    assert result.verdict is INCONCLUSIVE and result.would_decide == "a longer screen (--screen-samples 20000)"
+
+
 def test_a_baseline_that_failed_shows_nothing() -> None:
     failed = [Pair(1, worlds.infeasible("host-oom"), learned(1.0, 1.0))]
     assert untold(BASELINE, failed, LIMITS, 256) is None, "that is no word on how it learns"

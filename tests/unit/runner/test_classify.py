@@ -389,6 +389,8 @@ def test_a_short_script_is_complete_with_enough_blocks_and_too_short_without() -
     assert judge(STEP, *[block()] * 3, CUT)[0] is OutcomeKind.COMPLETE
     assert judge(STEP, block(), CUT, baseline=True) == (OutcomeKind.USER_ERROR, "too-short")
     assert judge(STEP, *[block()] * 3, CUT, measurable=False)[1] == "too-short"
+    screened = classify(Traces([HELLO, STEP, *[block()] * 2, DONE], False, status=0, measurable=False))
+    assert screened[1:] == ("too-short", "it was over after 2 steps, which are too few to compare")
 
 
 def test_a_failing_exit_after_steps_is_no_success() -> None:

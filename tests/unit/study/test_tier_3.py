@@ -35,6 +35,7 @@ from tuner.space.declare import Known
 from tuner.space.resolve import resolve
 from tuner.storage.database import Repository
 from tuner.study.budget import Budget, StudyTime
+from tuner.study.lengths import FEWEST_LARGER_STEPS
 from tuner.study.run import run_study
 
 CHEAP_STEPS = Overhead(step_s=0.0002, sample_s=0.0005, bf16=2.0)
@@ -122,9 +123,11 @@ def test_both_contests_share_the_permitted_error(both_ways: Studied, overhead_bo
 
 @pytest.mark.parametrize("mode", ["keep", "free"])
 def test_keep_and_free_have_one_contest(tmp_path: Path, mode: str) -> None:
-    ran = studied(tmp_path, Overhead(), effective_batch=mode)
+    ran = studied(tmp_path, Overhead(step_s=0.1), effective_batch=mode)
     assert ran.result.larger is None and ran.result.no_larger == ""
     assert (max(ran.steps) > 32) is (mode == "free")
+    screened = [(each.window.until_samples, Overhead().step_of(each.config)) for each in ran.requests]
+    assert all(samples >= FEWEST_LARGER_STEPS * step for samples, step in screened if samples and step > 32)
     assert "tier 3, changes" not in summary(ran.result, {}, "")
 
 
