@@ -76,8 +76,9 @@ def _storages(held: Iterable[Any]) -> set[int]:
     """Where the memory of these tensors begins; of those that have none of their own nothing."""
     found: set[int] = set()
     for tensor in held:
-        with suppress(RuntimeError, NotImplementedError):
-            found.add(int(tensor.untyped_storage().data_ptr()))
+        with suppress(Exception):  # kinds that have no such memory
+            if not hasattr(tensor, "fake_mode"):  # PyTorch would warn of the question
+                found.add(int(tensor.untyped_storage().data_ptr()))
     return found
 
 
@@ -104,7 +105,7 @@ class RolloutWatch:
         self._looked_s = 0.0
         self.is_of_each_batch: Callable[[Module], bool] = lambda module: False
         """Whether what a module is asked now comes with each batch that a loader gives, before any step on it."""
-        self._written = WrittenTokens(torch)
+        self.written = WrittenTokens(torch)
         self._since: weakref.WeakKeyDictionary[Module, _Stretch] = weakref.WeakKeyDictionary()
         """What each module was asked about since a call to train, apart from ``_parts`` of one that was."""
         self._parts: weakref.WeakSet[Module] = weakref.WeakSet()
@@ -154,7 +155,7 @@ class RolloutWatch:
         return module in self._roll
 
     def _note(self, module: Module, given: tuple[object, ...]) -> None:
-        self._written.asked(module, given)
+        self.written.asked(module, given)
         if self._has_trained:
             self._since, self._has_trained = weakref.WeakKeyDictionary(), False
         if module not in self._since:
@@ -176,7 +177,7 @@ class RolloutWatch:
         with suppress(TypeError):  # no weak reference to it
             self._given[dataset] = True
         asked = [] if self._has_trained or not is_new else list(self._since.values())
-        held = _storages(tensors(self.torch, getattr(dataset, "tensors", ())))
+        held = _storages(tensors(self.torch, getattr(dataset, "__dict__", {}).get("tensors")))
         made = any(each.began_s < made_s and each.makes(length) and not each.storages & held for each in asked)
         self._times = self._times + 1 if made else 0
         if self._times < MADE_ANEW or self._roll:
@@ -193,7 +194,7 @@ class RolloutWatch:
     def trains_on(self, given: Iterable[object]) -> None:
         """A module is called to train."""
         self._has_trained = True
-        if not self._roll and self._written.trains_on(given) in self._since:
+        if not self._roll and self.written.trains_on(given) in self._since:
             self._acts()
         if self._looks(MOST_CALLS if self._fewest else EARLY):
             began = perf_counter()

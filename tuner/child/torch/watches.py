@@ -56,9 +56,10 @@ class TorchWatches:
         self.evaluations.is_acting = rollouts.is_known
         rollouts.is_of_each_batch = self.evaluations.comes_with_each_batch
         rollouts.is_dealt_out = lambda: self.evaluations.between_batches
+        # While a CUDA graph is noted down nothing may be read.
+        rollouts.written.may_read = lambda: not session.device.torch_is_capturing(torch)
         rollouts.is_open = lambda: (
-            (not sources.batches or self.evaluations.between_batches)
-            and not session.device.torch_is_capturing(torch)  # nothing may be read meanwhile
+            (not sources.batches or self.evaluations.between_batches) and rollouts.written.may_read()
         )
         self.steps = StepWatch(session, torch, self._backward_ran, self._step_ends, self.gradients)
         self.taken = TakenGradients(session, torch, self.steps)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from time import perf_counter
 from types import ModuleType
 from typing import Any
@@ -33,6 +34,8 @@ class WrittenTokens:
 
     def __init__(self, torch: ModuleType) -> None:
         self._torch = torch
+        self.may_read: Callable[[], bool] = lambda: True
+        """Whether what tensors hold may be read now."""
         self._rows: list[list[int]] = []
         self._model: weakref.ref[Module] | None = None
         self._given = 0
@@ -43,7 +46,7 @@ class WrittenTokens:
 
     def asked(self, module: Module, given: Iterable[object]) -> None:
         """A module is called without gradients."""
-        if self._calls > MOST_CALLS or self._seconds > MOST_S:
+        if self._calls > MOST_CALLS or self._seconds > MOST_S or not self.may_read():
             return
         began = perf_counter()
         rows = next(self._integers(given, MOST_ROWS), None)
@@ -72,7 +75,7 @@ class WrittenTokens:
 
     def trains_on(self, given: Iterable[object]) -> Module | None:
         """A module is called to train: the one that wrote at least half of the rows that were followed, once seen."""
-        if not self._has_written or self._looked_at >= LOOKED_AT or self._seconds > MOST_S:
+        if not self._has_written or self._looked_at >= LOOKED_AT or self._seconds > MOST_S or not self.may_read():
             return None
         began = perf_counter()
         self._looked_at += 1
@@ -92,7 +95,10 @@ class WrittenTokens:
             if told.dtype in (torch.int64, torch.int32) and told.dim() == 2 and told.layout is torch.strided:
                 few = max(1, MOST_NUMBERS // max(1, told.shape[1])) if most is None else most
                 if told.numel() and not told.is_nested and told.device.type in ("cpu", "cuda"):
-                    yield told.detach()[:few].tolist()
+                    rows: list[list[int]] = []
+                    with suppress(Exception):  # a function transform's has no values, nor has one that is traced
+                        rows = told.detach()[:few].tolist()
+                    yield rows
 
 
 def _text(tokens: Sequence[int]) -> str:
