@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import weakref
+from collections.abc import Collection, Hashable, Sequence
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -14,8 +15,8 @@ from .weights import WeightWatch
 
 _READ_ON = ("cpu", "cuda")
 """Where a look at all weights costs little. Elsewhere it might have a graph compiled, and isn't taken."""
-_Look = dict[int, tuple[object, int, float]]
-"""Each weight by its identity, which nothing else gets while it is kept; its version, and its sum."""
+_Look = dict[int, tuple[weakref.ref[object], Hashable]]
+"""Each weight by its identity, as long as the script keeps it; what tells whether it has changed."""
 
 
 class HandUpdates:
@@ -49,16 +50,25 @@ class HandUpdates:
         self.waits, self._before = before is None, look
         if before is None:
             return False
-        common = look.keys() & before.keys()
+        common = [key for key, (leaf, _) in look.items() if key in before and before[key][0]() is leaf()]
         # Weights that each update makes anew are others; and what can't be looked at is taken to change.
-        self.are_seen = not common or any(look[key][1:] != before[key][1:] for key in common)
+        self.are_seen = not common or any(look[key][1] != before[key][1] for key in common)
         return self.are_seen
 
     def _looked_at(self, losses: Sequence[Tensor]) -> _Look:
         look: _Look = {}
-        with suppress(Exception):  # of a kind that has no version, or no sum
+        with suppress(Exception):  # of a kind that tells not even where it lies
             leaf: Any
             for leaf in leaves(losses):
                 if leaf.device.type in _READ_ON:
-                    look[id(leaf)] = leaf, leaf._version, float(leaf.detach().sum(dtype=self._torch.float64))
+                    look[id(leaf)] = weakref.ref(leaf), self._told(leaf)
         return look
+
+    def _told(self, leaf: Any) -> Hashable:
+        """Its version, sum and norm: an update may keep one of them. Where it has none, what equals nothing else."""
+        torch = self._torch
+        with suppress(Exception):
+            values = torch.view_as_real(leaf.detach()) if leaf.is_complex() else leaf.detach()
+            norm = torch.linalg.vector_norm(values, dtype=torch.float64)
+            return leaf._version, float(values.sum(dtype=torch.float64)), float(norm)
+        return object()

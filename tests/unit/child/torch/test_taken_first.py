@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -57,3 +60,41 @@ def test_each_backward_is_a_step_where_the_script_updates_by_hand(begin: Begin, 
                 weight -= (0.1 if kind == "in place" else 0.0) * weight.grad
                 weight.grad = None
     assert trial.steps == 40 and trial.end()["samples"] == 40 * 8
+
+
+def test_so_it_is_where_a_step_leaves_the_sum_of_the_weights_as_it_was(begin: Begin) -> None:
+    """As of two classes, whose weights begin with zeros and move against each other."""
+    trial, weights = begin(), torch.zeros(4, 2, requires_grad=True)
+    for (x,) in loader(8):
+        torch.nn.functional.cross_entropy(x @ weights, (x[:, 0] > 0).long()).backward()
+        assert weights.grad is not None
+        weights.data.sub_(weights.grad)
+        weights.grad = None
+    assert trial.steps == 40
+
+
+def test_a_model_that_gradients_were_taken_of_goes_when_the_script_lets_it_go(begin: Begin) -> None:
+    """Its weights and gradients lay in memory until another model had been called."""
+    begin()
+    model = torch.nn.Linear(4, 1)
+    take(model, loader(2), lambda: None)
+    weight = weakref.ref(model.weight)
+    del model
+    gc.collect()
+    assert weight() is None
+
+
+def test_weights_that_have_no_sum_are_taken_to_change_and_complex_ones_raise_no_warning(begin: Begin) -> None:
+    trial = begin()
+    weight = torch.ones(4, requires_grad=True)
+    odd = torch.nn.Parameter(torch.zeros(2, 4, dtype=torch.float8_e4m3fn))
+    turned = torch.ones(4, dtype=torch.complex64, requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for kept in (turned.abs().sum(), turned.abs().sum()):
+            (weight.sum() + kept).backward()
+        assert trial.steps == 0
+        for _ in range(2):
+            (weight.sum() + odd.to(torch.float32).sum()).backward()
+            odd.grad = None
+    assert trial.steps == 2
