@@ -25,8 +25,12 @@ _READERS = frozenset({
     "nonzero", "shape",
 })  # fmt: skip
 """Methods and attributes of lists, arrays and tensors that change nothing."""
-_CHANGERS = frozenset({"shuffle", "seed", "manual_seed", "setattr", "delattr", "exec", "eval", "next", "vars", "super"})
-"""Functions that change what they are given, or may, among those of Python and of modules."""
+_CHANGERS = frozenset({
+    "shuffle", "seed", "manual_seed", "setattr", "delattr", "exec", "eval", "next", "vars", "super",
+    "copyto", "put", "place", "putmask", "put_along_axis", "fill_diagonal", "at", "out",
+})  # fmt: skip
+"""Functions of Python and of libraries that change what they are given, or may, and an argument by which they do."""
+_CHANGING_MODULES = ("heapq", "bisect", "operator", "ctypes")
 _STORES = ("STORE_SUBSCR", "STORE_SLICE", "STORE_GLOBAL", "DELETE_ATTR", "DELETE_SUBSCR", "IMPORT_NAME")
 
 
@@ -107,8 +111,9 @@ def _only_reads(name: str, sampler: object, own: dict[str, FunctionType], early:
 
 def _changes_nothing(code: CodeType, held_globals: dict[str, object], held: set[str], early: frozenset[str]) -> bool:
     is_of_module = False
-    if updated_by(code):
-        return False  # "x.weights += change" changes what an iteration may have read
+    named = (each for each in code.co_consts if isinstance(each, tuple))
+    if updated_by(code) or any("out" in names for names in named):
+        return False  # "x.weights += change" changes what an iteration may have read, and so does "out=x.weights"
     for each in dis.get_instructions(code):
         if each.opname in BETWEEN:
             continue
@@ -120,11 +125,20 @@ def _changes_nothing(code: CodeType, held_globals: dict[str, object], held: set[
             if not known or (name.endswith("_") and not name.endswith("__")):
                 return False
             continue
-        is_of_module = each.opname in READS and isinstance(held_globals.get(name), ModuleType)
+        module = held_globals.get(name) if each.opname in READS else None
+        is_of_module = isinstance(module, ModuleType)
+        if isinstance(module, ModuleType) and not _only_computes(module):
+            return False
         if each.opname in READS and not is_of_module and not _is_harmless(name, held_globals):
             return False
     inner = (each for each in code.co_consts if isinstance(each, CodeType))
     return all(_changes_nothing(each, held_globals, held, early) for each in inner)
+
+
+def _only_computes(module: ModuleType) -> bool:
+    """Whether a module is a library's whose functions change nothing that they are given, but for ``_CHANGERS``."""
+    file = getattr(module, "__file__", None)  # none of what Python has built in
+    return module.__name__ not in _CHANGING_MODULES and (file is None or is_library(file))
 
 
 def _is_harmless(name: str, held_globals: dict[str, object]) -> bool:
