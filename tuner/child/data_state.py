@@ -256,7 +256,10 @@ def _told(value: Any, reads: _Reads) -> Hashable:
     plain: Any = next((kind for kind in _PLAIN if isinstance(value, kind)), None)
     if plain is not None:  # of a class of the script's, too, which may compare and show itself otherwise
         return value if type(value) in _COMPARED else str(plain.__repr__(value))
-    sized: Any = next((kind for kind in (list, deque, set) if isinstance(value, kind)), None)
+    if isinstance(value, deque):  # one that is full stays as long as it is
+        newest = [deque.__getitem__(value, place) for place in range(max(-3, -deque.__len__(value)), 0)]
+        return (deque.__len__(value), *(each if isinstance(each, _COMPARED) else id(each) for each in newest))
+    sized: Any = next((kind for kind in (list, set) if isinstance(value, kind)), None)
     if sized is not None:
         return int(sized.__len__(value))
     if hands_out_numbers(value):

@@ -39,6 +39,7 @@ _OF_ANY_NAME = frozenset({"getattr", "vars", "__dict__", "asdict", "attrgetter",
 """Names by which code reads attributes whose names it doesn't hold."""
 _SEEDED_BY = ("torch", "random", "cuda", "default_generator")
 """Names by which a script reaches PyTorch's function, or the generator that its process has."""
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _variables: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
 _names: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
@@ -119,7 +120,7 @@ def named(objects: Iterable[Any], methods: Sequence[str]) -> Iterator[Named]:
             continue
         held: Mapping[str, object] = function.__globals__
         read = {name: held[name] for name in variables_in(function.__code__) if name in held}
-        for name, value in {**dict(_around(function)), **read}.items():
+        for name, value in {**_defaults(function), **dict(_around(function)), **read}.items():
             if not answers(value):
                 continue
             has_parts = _function(value) is None or getattr(value, "__dict__", {})  # a function's own attributes
@@ -224,6 +225,13 @@ def seeds(code: CodeType) -> bool:
             if step.argval == "manual_seed" and is_global:
                 return True
     return False
+
+
+def _defaults(function: FunctionType) -> dict[str, object]:
+    """Name → what its arguments are where nothing is given, but plain values: it is the same in each call."""
+    last = function.__code__.co_varnames[: function.__code__.co_argcount][::-1]
+    named = dict(zip(last, (function.__defaults__ or ())[::-1], strict=False)) | (function.__kwdefaults__ or {})
+    return {name: value for name, value in named.items() if not isinstance(value, _PLAIN)}
 
 
 def around(function: FunctionType) -> Iterator[object]:
