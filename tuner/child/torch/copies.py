@@ -40,6 +40,10 @@ KEPT = (
     " of their own, which end with them"
 )
 """Said of the data, by name: what a later epoch gains from it, a trial doesn't show."""
+UNKNOWN = "whether workers may read the data can't be told: a look at them failed"
+_OF_WORKERS = ("num_workers", "prefetch_factor", "persistent_workers")
+Note = Callable[[str], None]
+"""Is told of a fault of ours, in a line for people."""
 _ITEMS = re.compile(r"(\[[^\]]*\])+$")
 """Of a path, where it leads into lists and dictionaries."""
 _ABSTRACT = ("Dataset", "IterableDataset", "Generic", "Protocol", "ABC", "_AttributeHolder")
@@ -49,11 +53,17 @@ _DEEPEST = 3
 """Objects beside the data whose methods name others, so many times."""
 
 
-def refusals(given: Arguments) -> dict[str, str]:
-    """Knob → why it can't be turned, as far as the loader's arguments show it."""
-    with suppress(Exception):  # the user's own classes may raise anything
+def refusals(given: Arguments, note: Note = lambda text: None) -> dict[str, str]:
+    """Knob → why it can't be turned, as far as the loader's arguments show it. ``note``: is told where that fails."""
+    try:
         return _refusals(given)
-    return {}
+    except Exception as error:  # a fault of ours mustn't end the script, nor read as if nothing spoke against workers
+        return _unknown(error, note)
+
+
+def _unknown(error: Exception, note: Note) -> dict[str, str]:
+    note(f"a look at the data of a loader failed, and is a fault of autotune's: {type(error).__name__}: {error}")
+    return dict.fromkeys(_OF_WORKERS, UNKNOWN)
 
 
 def _refusals(given: Arguments) -> dict[str, str]:
@@ -62,7 +72,7 @@ def _refusals(given: Arguments) -> dict[str, str]:
     if not given.get("num_workers") and getattr(getattr(drawn_by, "device", None), "type", "cpu") == "cuda":
         refused["num_workers"] = "the loader's random generator lives on the GPU, which a worker can't reach"
     data = {"dataset": given.get("dataset"), "collate_fn": given.get("collate_fn")}
-    near = beside(data)
+    near = _beside(data, READING)
     generator = own_generator(data) or own_generator(near)
     reason = OWN.format(generator) if generator else ""
     if not reason and not hasattr(type(data["dataset"]), "__iter__"):
@@ -141,7 +151,8 @@ def _seeding(data: Mapping[str, object]) -> str:
 class CopyWatch:
     """Looks at the data of the loaders: in a trial whether they change, and before each epoch whether they have."""
 
-    def __init__(self) -> None:
+    def __init__(self, note: Note = lambda text: None) -> None:
+        self._note = note
         self._watches: weakref.WeakKeyDictionary[LoaderIterator, StateWatch] = weakref.WeakKeyDictionary()
         self._iterations = 0
         self.growing = ""
@@ -150,6 +161,12 @@ class CopyWatch:
 
     def changed(self, iterator: LoaderIterator, loader: DataLoader) -> dict[str, str]:
         """As ``refusals``, by what is seen after a batch that the training process made itself."""
+        try:
+            return self._changed(iterator, loader)
+        except Exception as error:  # as there
+            return _unknown(error, self._note)
+
+    def _changed(self, iterator: LoaderIterator, loader: DataLoader) -> dict[str, str]:
         watch = self._watches.get(iterator)
         if watch is None and self._iterations < ITERATIONS_READ:
             self._iterations += 1
@@ -161,12 +178,23 @@ class CopyWatch:
 
     def renew(self, loader: DataLoader) -> None:
         """Ends the workers that have lasted since the last epoch where they hold other data than the script does."""
-        now, before = state_of(copied(loader)), self._copied.get(loader)
-        self._copied[loader] = now
+        try:
+            is_other = self._is_other(loader)
+        except Exception as error:
+            _unknown(error, self._note)
+            is_other = True
         lasting = loader._iterator
-        if lasting is not None and before is not None and _is_other(now, before, _AreRead(loader)):
+        if lasting is not None and is_other:
             lasting._shutdown_workers()
             loader._iterator = None
+
+    def _is_other(self, loader: DataLoader) -> bool:
+        """Whether what is read isn't as it was at the last look, if there was one."""
+        now, before = state_of(copied(loader)), self._copied.get(loader)
+        self._copied[loader] = now
+        is_read = _AreRead(loader)
+        other = (path for path in {**now, **(before or {})} if now.get(path) != (before or {}).get(path))
+        return before is not None and any(map(is_read, other))
 
 
 class _AreRead:
@@ -202,11 +230,6 @@ def _is_own(kind: type) -> bool:
     return is_plain or (file is not None and not is_library(file))
 
 
-def _is_other(now: State, before: State, is_read: Callable[[str], bool]) -> bool:
-    """Whether what is read isn't as it was."""
-    return any(now.get(path) != before.get(path) and is_read(path) for path in {**before, **now})
-
-
 def copied(loader: DataLoader) -> Mapping[str, object]:
     """What a loader's workers copy when they start: its data, and what the code that reads them names beside them."""
     data = {"dataset": loader.dataset, "collate_fn": loader.collate_fn}
@@ -219,21 +242,26 @@ def beside(data: Mapping[str, object], methods: Sequence[str] = READING) -> dict
     Of options, settings and a trained model those parts are told that are named: others may change with each step.
     ``methods``: those by which the data are read.
     """
-    beside: dict[str, object] = {}
     with suppress(Exception):  # the user's own classes may raise anything
-        for _ in range(_DEEPEST):
-            known = [value for _, value, _ in values({**data, **beside})]
-            found: dict[str, object] = {}
-            for variable in named(known, methods):
-                parts = _parts_of(variable)
-                if parts is None:
-                    found[variable.name] = variable.value
-                else:
-                    found.update({f"{variable.name}.{key}": part for key, part in parts.items()})
-            found.update(_environment(known, methods))
-            if found.keys() <= beside.keys():
-                break
-            beside.update(found)
+        return _beside(data, methods)
+    return {}
+
+
+def _beside(data: Mapping[str, object], methods: Sequence[str]) -> dict[str, object]:
+    beside: dict[str, object] = {}
+    for _ in range(_DEEPEST):
+        known = [value for _, value, _ in values({**data, **beside})]
+        found: dict[str, object] = {}
+        for variable in named(known, methods):
+            parts = _parts_of(variable)
+            if parts is None:
+                found[variable.name] = variable.value
+            else:
+                found.update({f"{variable.name}.{key}": part for key, part in parts.items()})
+        found.update(_environment(known, methods))
+        if found.keys() <= beside.keys():
+            break
+        beside.update(found)
     return beside
 
 

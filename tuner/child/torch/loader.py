@@ -53,7 +53,7 @@ class LoaderWatch:
         )  # fmt: skip
         self.sources.reader = session.feeds
         self._on_batch = on_batch
-        self._copies = CopyWatch()
+        self._copies = CopyWatch(session.note)
         self._samplers = SamplerWatch()
         self._lasting = LastingWorkers(torch, self._lasts, self._copies)
         self._of_object: ByIdentity[Loader] = ByIdentity()
@@ -221,7 +221,7 @@ class LoaderWatch:
             reason = UNSHARED if has_workers else f"{UNSHARED}: every worker would repeat the data"
             refused["num_workers"] = refused["persistent_workers"] = reason
             refused.update({} if has_workers else {"prefetch_factor": reason})
-        return {**refusals(given), **other_size(self.session, given), **refused}
+        return {**refusals(given, self.session.note), **other_size(self.session, given), **refused}
 
     def _override(self, entry: Loader, given: Arguments) -> None:
         values = self.values_for(entry)
