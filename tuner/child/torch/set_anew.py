@@ -1,12 +1,14 @@
 """Which attributes a library's object sets anew as data are read: what a transform has drawn for one sample, say.
 
 Libraries keep it between two of their own methods, and no later sample depends on it. What an object computes from what
-it was (a counter), or what only methods set by which no data are read, is another matter.
+it was (a counter), what it reads before it is set (the sample before), or what only methods set by which no data are
+read, is another matter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dis
+from collections.abc import Collection, Sequence
 from types import CodeType, FunctionType
 
 from ..call_sites import codes
@@ -29,12 +31,42 @@ def is_set_anew(holder: object, attribute: str, reading: Sequence[str]) -> bool:
     found = dict.fromkeys(reading)
     while True:
         reached = [code for name, code in methods if name in found and name != "__init__"]
-        called = {name for code in reached for each in codes(code) for name in each.co_names}
+        called = {name for code in reached for name in _named(code)}
         more = [name for name, _ in methods if name in called and name not in found]
         if not more:
-            return any(attribute in _stored(code) for code in reached if lies_in_library(code.co_filename))
+            begins = [code for name, code in methods if name in reading]
+            sets = _leads_to_setting(attribute, methods)
+            is_anew = not any(_reads_first(attribute, code, sets) for code in begins)
+            return is_anew and any(attribute in _stored(code) for code in reached if lies_in_library(code.co_filename))
         found.update(dict.fromkeys(more))
 
 
 def _stored(code: CodeType) -> frozenset[str]:
     return frozenset(name for each in codes(code) for name in stored_by(each))
+
+
+def _leads_to_setting(attribute: str, methods: Sequence[tuple[str, CodeType]]) -> Collection[str]:
+    """Names of the methods that set the attribute, and of those that call them."""
+    sets = {name for name, code in methods if attribute in _stored(code)}
+    while True:
+        more = {name for name, code in methods if name not in sets and not sets.isdisjoint(_named(code))}
+        if not more:
+            return sets
+        sets |= more
+
+
+def _reads_first(attribute: str, code: CodeType, sets: Collection[str]) -> bool:
+    """Whether a method reads the attribute before anything in it may have set it."""
+    for each in dis.get_instructions(code):
+        if each.opname == "STORE_ATTR" and each.argval == attribute:
+            return False
+        if each.opname.startswith(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")):
+            if each.argval == attribute:
+                return True
+            if each.argval in sets:
+                return False
+    return False
+
+
+def _named(code: CodeType) -> set[str]:
+    return {name for each in codes(code) for name in each.co_names}

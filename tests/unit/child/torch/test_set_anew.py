@@ -35,6 +35,22 @@ class Warming(Drawn):
         self.seen = self.seen + 1
         return super().__call__(x) * self.seen / 96
 
+class Mixed:
+    """Adds the sample before, which it keeps itself."""
+    before = 0.0
+    def __call__(self, x):
+        x, self.before = x + self.before, float(x.mean())
+        return x
+
+class Kept(Mixed):
+    """The same by another method."""
+    def keep(self, x):
+        self.before = float(x.mean())
+    def __call__(self, x):
+        mixed = x + self.before
+        self.keep(x)
+        return mixed
+
 class Told(Drawn):
     """Is told how often, by a method of its own, which the training calls."""
     def set_chance(self, chance):
@@ -53,7 +69,10 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     del sys.modules["drawing_transforms"]
 
 
-@pytest.mark.parametrize(("kind", "changes"), [("Drawn", ""), ("Warming", "seen"), ("Told", "chance")])
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [("Drawn", ""), ("Warming", "seen"), ("Mixed", "before"), ("Kept", "before"), ("Told", "chance")],
+)
 def test_what_a_transform_draws_for_each_sample_is_no_reason(
     begin: Begin, library: Any, kind: str, changes: str
 ) -> None:
