@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -248,9 +249,11 @@ def test_so_it_is_in_train_mode_where_a_loader_deals_a_rollout_out(begin: Callab
     assert (trial.steps, trial.samples) == (48, 48 * 32) and trial.set_apart() <= 1
 
 
-@pytest.mark.parametrize("in_eval", [False, True])
-def test_rows_may_be_whitened_before_they_are_trained_on(begin: Callable[..., Any], in_eval: bool) -> None:
-    """Nothing of them came again, and all rollouts but the first were set apart."""
+@pytest.mark.parametrize(("in_eval", "epochs"), [(False, 1), (True, 1), (True, 3)])
+def test_rows_may_be_whitened_before_they_are_trained_on(
+    begin: Callable[..., Any], in_eval: bool, epochs: int
+) -> None:
+    """Nothing of them came again, and all rollouts but the first were set apart; then those of several epochs each."""
     torch.manual_seed(0)
     trial, policy = begin(), torch.nn.Linear(12, 2)
     optimizer = torch.optim.SGD(policy.parameters(), lr=0.01)
@@ -261,25 +264,31 @@ def test_rows_may_be_whitened_before_they_are_trained_on(begin: Callable[..., An
             for some in seen.split(16):
                 policy(some)
         policy.train()
-        for (batch,) in DataLoader(TensorDataset((seen - seen.mean(0)) / seen.std(0)), batch_size=32, shuffle=True):
+        loader = DataLoader(TensorDataset((seen - seen.mean(0)) / seen.std(0)), batch_size=32, shuffle=True)
+        for (batch,) in itertools.chain.from_iterable(itertools.repeat(loader, epochs)):
             optimizer.zero_grad()
             policy(batch).square().mean().backward()
             optimizer.step()
     trial.end()
-    assert (trial.steps, trial.samples) == (48, 48 * 32) and trial.set_apart() <= 1
+    assert (trial.steps, trial.samples) == (48 * epochs, 48 * 32 * epochs) and trial.set_apart() <= 1
 
 
-def test_so_are_not_the_training_data_though_each_epoch_has_a_loader_of_its_own(begin: Callable[..., Any]) -> None:
-    """Its accuracy on all of them, in one call: of as many rows as the next loader gives."""
+@pytest.mark.parametrize("by_loader", [False, True])
+def test_so_are_not_the_training_data_though_each_epoch_has_a_loader_of_its_own(
+    begin: Callable[..., Any], by_loader: bool
+) -> None:
+    """Its accuracy on all of them, in one call or by that loader: of as many rows as the next loader gives."""
     trial, model, data = begin(), torch.nn.Linear(12, 2), torch.rand(256, 12)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(6):
-        for (batch,) in DataLoader(TensorDataset(data), batch_size=32, shuffle=True):
+        loader = DataLoader(TensorDataset(data), batch_size=32, shuffle=True)
+        for (batch,) in loader:
             optimizer.zero_grad()
             model.train()(batch).square().mean().backward()
             optimizer.step()
         with torch.no_grad():
-            model.eval()(data)
+            for (batch,) in loader if by_loader else [(data,)]:
+                model.eval()(batch)
     trial.end()
     assert trial.set_apart() == 6
 

@@ -105,6 +105,8 @@ class RolloutWatch:
         self._looked_s = 0.0
         self.is_of_each_batch: Callable[[Module], bool] = lambda module: False
         """Whether what a module is asked now comes with each batch that a loader gives, before any step on it."""
+        self.is_given: Callable[[], bool] = lambda: False
+        """Whether a loader that trains gave what a module may be asked about now."""
         self.written = WrittenTokens(torch)
         self._since: weakref.WeakKeyDictionary[Module, _Stretch] = weakref.WeakKeyDictionary()
         """What each module was asked about since a call to train, apart from ``_parts`` of one that was."""
@@ -163,7 +165,7 @@ class RolloutWatch:
             self._since[module] = _Stretch()
         stretch = self._since[module]
         tensor: Any = next(tensors(self.torch, given), None)
-        if tensor is not None and tensor.dim():
+        if tensor is not None and tensor.dim() and not self.is_given():
             stretch.newest = int(tensor.shape[0])
             stretch.rows += stretch.newest
             stretch.storages |= _storages([tensor])
@@ -176,6 +178,8 @@ class RolloutWatch:
         is_new = dataset not in self._given
         with suppress(TypeError):  # no weak reference to it
             self._given[dataset] = True
+        if self._has_trained and not is_new:
+            return False  # another epoch on what a rollout was made into
         asked = [] if self._has_trained or not is_new else list(self._since.values())
         held = _storages(tensors(self.torch, getattr(dataset, "__dict__", {}).get("tensors")))
         made = any(each.began_s < made_s and each.makes(length) and not each.storages & held for each in asked)

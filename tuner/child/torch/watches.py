@@ -55,6 +55,7 @@ class TorchWatches:
         rollouts, sources = self.modules.rollouts, self.loaders.sources
         self.evaluations.is_acting = rollouts.is_known
         rollouts.is_of_each_batch = self.evaluations.comes_with_each_batch
+        rollouts.is_given = lambda: sources.primary is not None and sources.untrained_on is not None
         rollouts.is_dealt_out = lambda: self.evaluations.between_batches
         # While a CUDA graph is noted down nothing may be read.
         rollouts.written.may_read = lambda: not session.device.torch_is_capturing(torch)
