@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Collection, Hashable, Sequence
 from contextlib import suppress
 from types import ModuleType
@@ -15,8 +14,11 @@ from .weights import WeightWatch
 
 _READ_ON = ("cpu", "cuda")
 """Where a look at all weights costs little. Elsewhere it might have a graph compiled, and isn't taken."""
-_Look = dict[int, tuple[weakref.ref[object], Hashable]]
-"""Each weight by its identity, as long as the script keeps it; what tells whether it has changed."""
+_Look = dict[int, Hashable]
+"""Each weight by its number, which another one may bear that is made once it is gone; what tells whether it changed.
+
+None of them is referred to: it would stay, or not be exchanged (``torch.utils.swap_tensors``).
+"""
 
 
 class HandUpdates:
@@ -50,9 +52,9 @@ class HandUpdates:
         self.waits, self._before = before is None, look
         if before is None:
             return False
-        common = [key for key, (leaf, _) in look.items() if key in before and before[key][0]() is leaf()]
+        common = look.keys() & before.keys()
         # Weights that each update makes anew are others; and what can't be looked at is taken to change.
-        self.are_seen = not common or any(look[key][1] != before[key][1] for key in common)
+        self.are_seen = not common or any(look[key] != before[key] for key in common)
         return self.are_seen
 
     def _looked_at(self, losses: Sequence[Tensor]) -> _Look:
@@ -61,7 +63,7 @@ class HandUpdates:
             leaf: Any
             for leaf in leaves(losses):
                 if leaf.device.type in _READ_ON:
-                    look[id(leaf)] = weakref.ref(leaf), self._told(leaf)
+                    look[id(leaf)] = self._told(leaf)
         return look
 
     def _told(self, leaf: Any) -> Hashable:

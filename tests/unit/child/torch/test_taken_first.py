@@ -74,10 +74,13 @@ def test_so_it_is_where_a_step_leaves_the_sum_of_the_weights_as_it_was(begin: Be
 
 
 def test_a_model_that_gradients_were_taken_of_goes_when_the_script_lets_it_go(begin: Begin) -> None:
-    """Its weights and gradients lay in memory until another model had been called."""
+    """Its weights and gradients lay in memory until another model had been called. Nor does anything refer to them
+    weakly: PyTorch exchanges no such tensors, as ``Module.to`` does of some kinds.
+    """
     begin()
     model = torch.nn.Linear(4, 1)
     take(model, loader(2), lambda: None)
+    torch.utils.swap_tensors(model.weight, torch.nn.Parameter(torch.zeros(1, 4)))
     weight = weakref.ref(model.weight)
     del model
     gc.collect()
