@@ -164,6 +164,30 @@ def mapped(axes: Any, *, named: bool = False) -> Callable[[Batch], Any]:
     return train
 
 
+def one_array(*, shards: bool) -> Callable[[Batch], Any]:
+    """All weights in one array: none is as small as what a device has of it, or as its part of the gradient."""
+
+    def of_device(params: Any, x: Any, y: Any) -> Any:
+        loss, gradient = jax.value_and_grad(lambda p: ((x @ p - y) ** 2).mean())(params)
+        if shards:
+            return lax.psum_scatter(gradient, "data", tiled=True) / DEVICES, lax.pmean(loss, "data")
+        return params - 0.01 * lax.pmean(gradient, "data"), lax.pmean(loss, "data")
+
+    if shards:
+        specs = {"mesh": mesh(), "in_specs": (P(), P("data"), P("data")), "out_specs": (P("data"), P())}
+        step, params = jax.jit(jax.shard_map(of_device, **specs)), jnp.zeros(4)
+    else:
+        step, params = jax.pmap(of_device, axis_name="data"), jnp.zeros((DEVICES, 4))
+
+    def train(batch: Batch) -> Any:
+        nonlocal params
+        found, loss = step(params, *(batch if shards else split(batch)))
+        params = params - 0.01 * found if shards else found
+        return loss
+
+    return train
+
+
 def mapped_gradients() -> Callable[[Batch], Any]:
     """Updates by hand, outside: the last step isn't counted."""
     params = jax.tree_util.tree_map(lambda leaf: jnp.stack([leaf] * DEVICES), weights())
@@ -230,6 +254,8 @@ CASES: dict[str, Callable[[], Callable[[Batch], Any]]] = {
     "mapped": functools.partial(mapped, 0),
     "mapped, parameters for all": functools.partial(mapped, (None, 0, 0)),
     "mapped, donated, by a dictionary": functools.partial(mapped, 0, named=True),
+    "mapped, one array": functools.partial(one_array, shards=False),
+    "parts of the gradient of one array": functools.partial(one_array, shards=True),
     "mapped gradients": mapped_gradients,
     "on one of them": on_one_of_them,
     "one after the other": one_after_the_other,

@@ -15,14 +15,15 @@ import pytest
 TESTS = Path(__file__).parents[2]
 FOUR_DEVICES = "--xla_force_host_platform_device_count=4"
 PROGRAM = TESTS / "support" / "jax_devices.py"
-LATE = frozenset({"gradients over shards", "mapped gradients"})
+LATE = frozenset({"gradients over shards", "mapped gradients", "parts of the gradient of one array"})
 """Updates are by hand and outside: the last step isn't counted."""
-COUNTED = [("sharded", ""), ("over shards", "in all"), ("mapped", "on each")]
+COUNTED = [("sharded", ""), ("over shards", "in all"), ("mapped", "on each"), ("mapped, one array", "")]
 FURTHER = [
     ("sharded", "in all"), ("by in_shardings", ""), ("by in_shardings", "in all"), ("parameters in shards", ""),
     ("over shards", ""), ("over shards, eagerly", ""), ("gradients over shards", ""),
     ("over shards, by its older name", ""), ("mapped", ""), ("mapped", "in all"), ("mapped, parameters for all", ""),
     ("mapped, donated, by a dictionary", ""), ("mapped gradients", ""), ("on one of them", ""),
+    ("parts of the gradient of one array", ""),
 ]  # fmt: skip
 REFUSED = {
     "one after the other": "the script hands its devices their parts one after the other, each by a call of its own",

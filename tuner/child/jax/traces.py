@@ -186,6 +186,7 @@ class Frame:
         self.outer_differentiates = 0
         self._leaves = leaves
         self._given: dict[int, Place] = {}
+        self._shapes: dict[Place, tuple[int, ...]] = {}
         self._level: object = None
         self._closed_over: list[Any] = []
         self._around: list[list[Any]] = []
@@ -199,8 +200,8 @@ class Frame:
         self.is_whole, self._around = False, []
         found = [(id(leaf), place, leaf) for place, leaf in places_of(self._leaves, args, kwargs)]
         self._given = {number: place for number, place, _ in found}
-        levels = (getattr(leaf, "_trace", None) for _, _, leaf in found)
-        self._level = next((level for level in levels if level is not None), None)
+        self._shapes = {place: shape_of(leaf) for _, place, leaf in found}
+        self._level = next((leaf._trace for _, _, leaf in found if getattr(leaf, "_trace", None) is not None), None)
 
     def ends(self, paths: Sequence[tuple[Any, Any]], place_of: Callable[[Any, Any], int | None]) -> None:
         """With this result, by leaves and their paths."""
@@ -216,11 +217,13 @@ class Frame:
     def _gives_less(self, results: Iterable[Any]) -> bool:
         """Whether no result can be a gradient, or what one has changed: all are smaller than what is differentiated.
 
-        Such as a loss in which the derivatives of a network by its inputs stand, where it is only looked at.
+        Such as a loss in which the derivatives of a network by its inputs stand, where it is only looked at. Traced for
+        a part of what it is given (``jax.pmap``, ``shard_map``), it may give parts of a gradient.
         """
-        trace = self.trace
+        trace, given = self.trace, places_of(self._leaves, self.args, self.kwargs)
+        in_parts = any(self._shapes.get(place, shape_of(leaf)) != shape_of(leaf) for place, leaf in given)
         sizes = [prod(shape_of(leaf)) for leaf in (*self.given_at(trace.places), *self._closed_over)]
-        is_known = bool(sizes) and not (trace.updates or trace.is_in_loop)
+        is_known = bool(sizes) and not (in_parts or trace.updates or trace.is_in_loop)
         return is_known and max((prod(shape_of(leaf)) for leaf in results), default=0) < min(sizes)
 
     def is_left(self) -> None:
