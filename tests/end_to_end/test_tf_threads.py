@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -35,13 +36,21 @@ def told(trial: Any) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("steps", [MOST_UNSEEN - 1, MOST_UNSEEN + 4])
-def test_training_in_a_thread_alone_is_told(begin: Begin, steps: int) -> None:
-    """An actor-critic of several workers was said to be in its start-up still, and to need ten times as long."""
+@pytest.mark.parametrize("imports", [False, True], ids=["plain", "imports tuner"])
+def test_training_in_a_thread_alone_is_told(begin: Begin, steps: int, imports: bool) -> None:
+    """An actor-critic of several workers was said to be in its start-up still, and to need ten times as long.
+
+    One that imports tuner may tell of its steps, as it is advised to: its own thread does so now and then only.
+    """
     trial = begin()
     trial.loops.gradient_taken = ThreadWatch(trial.session, tf).gradient_taken
-    beside(steps)
-    assert told(trial) == ([("no-step", UNSEEN)] if steps > MOST_UNSEEN else [])
-    assert trial.session.stopped == (steps > MOST_UNSEEN)
+    with pytest.MonkeyPatch.context() as modules:
+        if not imports:
+            modules.delitem(sys.modules, "tuner")  # this process has it, unlike a trial's of a script that doesn't
+        beside(steps)
+    is_told = steps > MOST_UNSEEN and not imports
+    assert told(trial) == ([("no-step", UNSEEN)] if is_told else [])
+    assert trial.session.stopped == is_told
 
 
 def test_training_beside_what_is_counted_is_let_be(begin: Begin) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from types import ModuleType
@@ -12,6 +13,8 @@ from . import FRAMEWORK
 UNSEEN = "the script trains in a thread beside its own one, whose steps aren't seen"
 MOST_UNSEEN = 32
 """Gradients of variables there, while no step is seen, after which no trial waits for one."""
+_TELLS = "tuner"
+"""What a script imports to tell of its own steps: it may do so later, as the reason above advises."""
 
 
 class ThreadWatch:
@@ -32,7 +35,7 @@ class ThreadWatch:
         session = self.session
         if not session.measuring or session.clock.total_steps or threading.get_ident() == session.thread:
             return
-        if not session.may_be_of(FRAMEWORK) or self.tf.distribute.has_strategy():
+        if not session.may_be_of(FRAMEWORK) or self.tf.distribute.has_strategy() or _TELLS in sys.modules:
             return
         self._taken += 1
         if self._taken == MOST_UNSEEN:
