@@ -54,8 +54,8 @@ class _Created:
         return read or len(paths) > MOST_RESULTS or sum(map(_size, paths)) > LARGEST_RESULT_BYTES
 
     def add(self, path: str, note: dict[str, object]) -> None:
-        """A file that was noted, by itself or with others."""
-        if note.get("scratch"):
+        """A file that was noted, by itself or with others. Nobody wants a pipe, and where it stays none can be made."""
+        if note.get("scratch") or _is_pipe(path):
             self.scratch.add(path)
         else:
             self.files[path] = bool(note["after_first_step"])
@@ -200,6 +200,11 @@ def _status(path: str) -> os.stat_result | None:
         return os.lstat(path)
     except OSError:
         return None
+
+
+def _is_pipe(path: str) -> bool:
+    status = _status(path)
+    return status is not None and stat.S_ISFIFO(status.st_mode)
 
 
 def _size(path: str) -> int:

@@ -14,6 +14,7 @@ from support.in_process import Log, session_of
 from tuner.child import python_files
 from tuner.child.files import Overlay
 from tuner.child.patches import unpatch_all
+from tuner.runner.created_files import move_created_files
 
 
 @pytest.fixture
@@ -53,10 +54,16 @@ def test_a_pipe_may_take_the_place_of_a_file_that_was_removed(overlay: Overlay, 
     assert Path("theirs").read_text() == "theirs"
 
 
-def test_a_new_pipe_is_put_aside_with_the_other_new_files(overlay: Overlay) -> None:
-    os.mkfifo("new")
-    assert stat.S_ISFIFO(os.stat("new").st_mode)
-    assert any("new" in line for line in (Path(overlay.folder) / "made.jsonl").read_text().splitlines())
+def test_the_next_trial_finds_no_pipe_of_the_one_before(overlay: Overlay) -> None:
+    """A trial that is ended at its window removes none: the next one's ``os.mkfifo`` raised ``FileExistsError``."""
+    os.mkdir("made")
+    for name in ("new", "made/inside"):
+        os.mkfifo(name)
+        assert stat.S_ISFIFO(os.stat(name).st_mode)
+        os.close(os.open(name, os.O_RDONLY | os.O_NONBLOCK))
+    unpatch_all()
+    move_created_files(Path(overlay.folder))
+    assert sorted(os.listdir()) == ["folder", "large", "theirs"]
 
 
 def test_the_script_sees_the_permissions_and_times_that_it_set(overlay: Overlay) -> None:
