@@ -282,6 +282,7 @@ class Overlay:
             if place is None:
                 return self._write_where_removed(name)
             if place != name:
+                self.stale_reads.is_written(self.real(name))
                 return place
             if exclusive or os.path.isdir(name) or not self.is_users(name, everywhere=everywhere):
                 return meant

@@ -268,6 +268,7 @@ def _on_own(
             return False
         copied_bytes += size
         overlay.copy(name, _copy_with_all)
+        overlay.stale_reads.is_alike(overlay.real(name))
         return True
 
     def call(path: object, *args: object, **kwargs: object) -> Result | None:

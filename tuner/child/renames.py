@@ -41,6 +41,7 @@ def rename(overlay: Overlay, original: Callable[..., object]) -> Callable[..., o
                     overlay.remove(destination)
                 there = None
             target = overlay.target(destination, follow=False) if there is None else there
+            overlay.stale_reads.is_written(overlay.entry(destination))
             if target != destination and (os.path.islink(here) or os.path.isdir(here)):
                 overlay.relinks()
             if is_users:

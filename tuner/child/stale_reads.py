@@ -22,10 +22,21 @@ class StaleReads:
     def __init__(self) -> None:
         self._descriptor: int | None = None
         self._paths: dict[int, str] = {}
+        self._alike: set[str] = set()
+
+    def is_alike(self, path: str) -> None:
+        """The trial's version holds the same as the old one, which anybody may read until ``is_written``."""
+        self._alike.add(path)
+
+    def is_written(self, path: str) -> None:
+        """The trial's version is about to be written."""
+        if path in self._alike:
+            self._alike.remove(path)
+            self.watch(path)
 
     def watch(self, path: str) -> None:
         """From now on the file is watched."""
-        if len(self._paths) >= _MOST:
+        if len(self._paths) >= _MOST or path in self._alike:
             return
         try:
             libc = ctypes.CDLL(None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -75,6 +76,27 @@ def test_the_script_sees_the_permissions_and_times_that_it_set(overlay: Overlay)
     unpatch_all()
     status = os.stat("theirs")
     assert (status.st_mode & 0o777, status.st_mtime) == (0o644, 1000), "the user's stay"
+
+
+def write(name: str) -> None:
+    Path(name).write_text("new")
+
+
+def put_in_place(name: str) -> None:
+    write("other")
+    os.replace("other", name)
+
+
+@pytest.mark.parametrize("writes", [None, write, put_in_place])
+def test_only_what_is_written_anew_is_out_of_date_elsewhere(
+    overlay: Overlay, writes: Callable[[str], None] | None
+) -> None:
+    """Of a file whose times alone were set it was said that it was written anew, and that its old version is read."""
+    os.utime("theirs", (5000, 5000))
+    if writes is not None:
+        writes("theirs")
+    subprocess.run(["cat", "theirs"], check=True, capture_output=True)
+    assert overlay.stale_reads.seen() == ([os.path.abspath("theirs")] if writes is not None else [])
 
 
 @pytest.mark.parametrize("name", ["large", "folder"])
