@@ -40,6 +40,7 @@ MEMORY_PAUSE_S = 20.0
 _FORKED = (Phase.ROTATION, Phase.SEARCH, Phase.ANCHOR, Phase.SCREEN, Phase.PROBE)
 """They rank, look at losses or tell what holds the script up, and may share a fork server; what proves may not."""
 _DISK_FAULTS = frozenset({"disk-full", "unwritable"})
+_WAITS = frozenset({OutcomeKind.NO_PROGRESS, OutcomeKind.TIMED_OUT})
 
 
 class TrialExecutor:
@@ -295,7 +296,8 @@ class TrialExecutor:
         own_port = not self._turns_work and any(outcome.reason == PORT_TAKEN for outcome in outcomes)
         held = failed is not None and not found.obstacle and (own_port or not alone_only)
         if failed is not None and held and all(outcome.complete for outcome in alone):
-            certain = own_port or waited or failed.reason in KILLED  # which was killed twice by then
+            # What waits may do so for what another one holds, and each further one as long; killed is what was twice.
+            certain = own_port or waited or failed.kind in _WAITS or failed.reason in KILLED
             self._note_failed_beside(requests[outcomes.index(failed)], failed, is_certain=certain)
         return _marked(alone, [outcome.again_after for outcome in outcomes])
 

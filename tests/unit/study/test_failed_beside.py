@@ -58,3 +58,12 @@ def test_a_second_one_does(tmp_path: Path, ranks: int) -> None:
     (before, first, second), notes = rounds(tmp_path, ranks, *once, *once)
     assert before == first == "" and "FileExistsError" in second
     assert len(notes) == 2 and "take no turns" in notes[1]
+
+
+@pytest.mark.parametrize("kind", [OutcomeKind.NO_PROGRESS, OutcomeKind.TIMED_OUT])
+def test_one_that_waits_beside_another_ends_turns_at_once(tmp_path: Path, kind: OutcomeKind) -> None:
+    """It waits for what the other one holds, such as a lock: each further one would take all the time it may."""
+    waits = Outcome(kind, "no-progress", "nothing happened for 300 s")
+    (before, after), notes = rounds(tmp_path, 1, WORKS, waits, WORKS, WORKS)
+    assert before == "" and "nothing happened" in after
+    assert len(notes) == 1 and "take no turns" in notes[0]
