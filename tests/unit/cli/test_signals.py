@@ -40,14 +40,19 @@ say("restored" if before == after else "not restored")
 
 
 @contextmanager
-def _program(seconds: float, terminal: int | None = None) -> Iterator[tuple[subprocess.Popen[bytes], Iterator[str]]]:
+def _program(
+    seconds: float, terminal: int | None = None, *, under_nohup: bool = False
+) -> Iterator[tuple[subprocess.Popen[bytes], Iterator[str]]]:
     """The program, past its start, and the lines that it says on a pipe of its own."""
     reader, writer = os.pipe()
     output = subprocess.DEVNULL if terminal is None else terminal
+    # What is started inherits it; these tests may run under nohup themselves.
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if under_nohup else signal.SIG_DFL)
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(PROGRAM), str(writer), str(seconds), signals.__file__],
         pass_fds=[writer], stdin=output, stdout=output, stderr=output,
     )  # fmt: skip
+    signal.signal(signal.SIGHUP, before)
     os.close(writer)
     with os.fdopen(reader) as stream:
         lines = (line.rstrip("\n") for line in stream)
@@ -97,13 +102,9 @@ def test_a_closed_terminal_does_not_end_the_study() -> None:
 
 def test_a_study_that_nohup_started_outlives_its_terminal() -> None:
     """An overnight study ended as its terminal was closed, though its user had asked for just that not to be."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does: what is started inherits it
-    try:
-        with _program(0.0) as (process, lines):
-            process.send_signal(signal.SIGHUP)
-            with pytest.raises(subprocess.TimeoutExpired):
-                process.wait(0.5)
-            process.send_signal(signal.SIGTERM)
-            assert [next(lines) for _ in range(4)] == ["stopping", "stopped", "over", "restored"]
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    with _program(0.0, under_nohup=True) as (process, lines):
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.send_signal(signal.SIGTERM)
+        assert [next(lines) for _ in range(4)] == ["stopping", "stopped", "over", "restored"]
