@@ -167,7 +167,9 @@ WORLD = """
         "argv": sys.argv, "orig_argv": sys.orig_argv, "path": sys.path, "flags": list(sys.flags),
         "xoptions": dict(sys._xoptions), "main": sorted(sys.modules["__main__"].__dict__),
         "main_is_me": sys.modules["__main__"].__dict__ is globals(), "file": __file__, "cwd": os.getcwd(),
-        "modules": sorted(set(sys.modules) - {"_autotune_child.fork_server", "_autotune_child.hooked"}),
+        "modules": sorted(
+            set(sys.modules) - {f"_autotune_child.{name}" for name in ("fork_server", "hooked", "open_libraries")}
+        ),
         "meta_path": [getattr(f, "__name__", type(f).__name__) for f in sys.meta_path],
         "path_hooks": len(sys.path_hooks), "environment": list(os.environ.items()),
         "getenv": [(name, (getenv(name.encode()) or b"").decode()) for name in os.environ],
