@@ -211,7 +211,7 @@ def test_the_command_itself_says_and_returns_the_same(place: Path, wrong: Wrong)
     check(wrong, answer.returncode, answer.stdout, answer.stderr)
 
 
-@pytest.mark.parametrize("redirected", [">/dev/full", "2>/dev/full"])
+@pytest.mark.parametrize("redirected", [">/dev/full", pytest.param("2>/dev/full", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("printing", ["devices --json", "study --help", "--version"])
 def test_what_cannot_be_printed_is_no_bug_of_autotune(place: Path, redirected: str, printing: str) -> None:
     """A disk that is full: of standard output it is said, and of standard error the exit status tells."""

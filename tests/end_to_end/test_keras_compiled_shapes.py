@@ -98,7 +98,8 @@ WIDE = """
 """
 
 
-@pytest.mark.parametrize("jit", ["False", pytest.param("True", marks=pytest.mark.slow)])
+@pytest.mark.slow  # in a process that starts afresh
+@pytest.mark.parametrize("jit", ["False", "True"])
 def test_steps_of_the_only_thread_are_no_wait_for_data(
     jit: str, write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:

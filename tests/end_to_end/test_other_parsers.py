@@ -141,8 +141,8 @@ PARSERS = {
     "tyro, without groups": (PLAIN, "training.batch_size", "--batch-size"),
 }  # fmt: skip
 PARSERS_OF_THEIR_OWN = ("tyro", "Hydra")
-FEW = ("absl", "click", "Fire")
-"""A way each: Typer is built on click."""
+FEW = ("Fire",)
+"""The others have a size that they forbid, below; Typer is built on click."""
 BY_MARK = [
     pytest.param(each, marks=pytest.mark.parsers) if each.startswith(PARSERS_OF_THEIR_OWN)
     else pytest.param(each, marks=() if each in FEW else pytest.mark.slow)

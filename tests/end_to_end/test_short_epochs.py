@@ -47,7 +47,8 @@ KERAS = f"""
 @pytest.mark.parametrize(
     ("script", "batch_size"),
     [pytest.param(PYTORCH, 128, id="128-PyTorch"), pytest.param(PYTORCH, 64, id="64-PyTorch", marks=pytest.mark.slow),
-     pytest.param(KERAS, 64, id="64-Keras"), pytest.param(KERAS, 128, id="128-Keras", marks=pytest.mark.slow)],
+     pytest.param(KERAS, 64, id="64-Keras", marks=pytest.mark.slow),
+     pytest.param(KERAS, 128, id="128-Keras", marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_a_validation_is_no_part_of_the_steps(
     script: str, batch_size: int, write_script: Callable[..., Path], run_child: Callable[..., Any]

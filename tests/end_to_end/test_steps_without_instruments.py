@@ -105,6 +105,7 @@ def losses_of(output: str) -> list[str]:
     return re.findall(r"^loss (\S+)$", output, re.MULTILINE)
 
 
+@pytest.mark.slow  # with knobs: below
 @pytest.mark.parametrize("kind", ["torch", *(pytest.param(it, marks=pytest.mark.slow) for it in ("jax", "keras"))])
 def test_a_loop_is_counted_and_trains_as_under_plain_python(kind: str, run_child: Run, write_script: Write) -> None:
     script = write_script(LOOPS[kind])
@@ -133,7 +134,8 @@ def test_knobs_act_in_steps_without_the_instruments(run_child: Run, write_script
     ).replace('print("took", steps)', 'print("took", steps, *kinds)')
     ran = run_child(write_script(text), config={"precision": "bf16"}, window=WINDOW)
     assert any(INSTRUMENTS in remark for remark in ran.facts["remarks"]), ran.facts["remarks"]
-    assert re.search(r"^took \d+ torch.bfloat16$", ran.output, re.MULTILINE), ran.output[-500:]
+    [taken] = re.findall(r"^took (\d+) torch.bfloat16$", ran.output, re.MULTILINE)
+    assert ran.facts["steps"] == int(taken), ran.output[-500:]
 
 
 @pytest.mark.slow  # what is told of a short step: unit/child/test_instruments.py; that real ones go without: above

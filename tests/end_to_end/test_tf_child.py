@@ -182,6 +182,7 @@ OTHER_BACKEND = """
 """
 
 
+@pytest.mark.slow  # another backend
 def test_what_keras_would_compute_with_is_nothing_to_a_loop_of_tensorflow(
     run_child: Callable[..., Any], write_script: Callable[..., Path]
 ) -> None:

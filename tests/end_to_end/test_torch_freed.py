@@ -67,9 +67,7 @@ def _fold(**loading: Any) -> list[weakref.ref[Any]]:
     return [*(weakref.ref(each) for each in (data, loader, model, optimizer)), *iterators]
 
 
-FEW = {
-    ("none", "trial"), ("bf16", "trial"), ("parts, compiled", "trial"), ("workers that stay", "trial"),
-}  # fmt: skip
+FEW = {("none", "trial"), ("bf16", "trial"), ("parts, compiled", "trial")}
 """A way through the code each: the others are of the same watches."""
 
 

@@ -115,8 +115,8 @@ def test_no_config_mixes_up_what_is_read_from_an_open_file(begin: Begin, numbers
 @pytest.mark.parametrize(
     ("held", "path"),
     [
-        (lambda numbers: numbers.open("rb"), "dataset.held"),
-        (lambda numbers: numbers.open(), "dataset.held"),
+        pytest.param(lambda numbers: numbers.open("rb"), "dataset.held", marks=pytest.mark.slow),
+        pytest.param(lambda numbers: numbers.open(), "dataset.held", marks=pytest.mark.slow),
         (lambda numbers: {"train": [numbers.open("rb")]}, "dataset.held['train'][0]"),
         (lambda numbers: zipfile.ZipFile(_zipped(numbers)), "dataset.held.fp"),
         (lambda numbers: sqlite3.connect(numbers.with_suffix(".db")), "dataset.held"),

@@ -70,7 +70,9 @@ def test_one_script_as_written_serves_many_trials(tmp_path: Path) -> None:
     assert nothing_is_left()
 
 
-@pytest.mark.parametrize(("start_s", "least_s", "most_s"), [(0.0, 0.6, 1.6), (3.0, 1.5, 2.3)])
+@pytest.mark.parametrize(
+    ("start_s", "least_s", "most_s"), [(0.0, 0.6, 1.6), pytest.param(3.0, 1.5, 2.3, marks=pytest.mark.slow)]
+)
 def test_a_rough_trial_that_may_be_the_best_goes_on_until_it_was_worth_its_start(
     tmp_path: Path, start_s: float, least_s: float, most_s: float
 ) -> None:
@@ -139,7 +141,9 @@ DIES = {
 }
 
 
-@pytest.mark.parametrize("when", [pytest.param("in its turn", marks=pytest.mark.slow), "held", "between trials"])
+@pytest.mark.parametrize(
+    "when", ["held", *(pytest.param(when, marks=pytest.mark.slow) for when in ("in its turn", "between trials"))]
+)
 def test_a_script_as_written_that_is_killed_is_started_again(tmp_path: Path, when: str) -> None:
     """The trial beside it goes on with the next one."""
     study = Study(tmp_path, DIES[when].replace("PLACE", repr(str(tmp_path / "pid"))))

@@ -54,7 +54,8 @@ def _no_process_is_left(folder: Path) -> bool:
     return not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
-@pytest.mark.parametrize("killed", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow  # outside a rotation: test_failing_ranks.py; without ranks: test_loaders_by_turns.py
+@pytest.mark.parametrize("killed", [0, 1])
 def test_a_rank_that_is_killed_in_a_configs_turn_ends_the_rotation(tmp_path: Path, killed: int) -> None:
     source = ddp(setup=_failing(killed, "os.kill(os.getpid(), 9)"), step=STEP)
     outcome = run_ranks(tmp_path, source, rotation=(BF16, FUSED, FOREACH), window=TURNS)

@@ -298,7 +298,8 @@ def test_what_may_not_be_forked_starts_fresh(runner: ProcessRunner, tmp_path: Pa
         assert not was_forked(request) and not runner._servers.alive
 
 
-@pytest.mark.parametrize("rounds", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow  # that each side has a server: test_forked_trials.py
+@pytest.mark.parametrize("rounds", [0, 1])
 def test_runs_of_a_round_start_alike_where_a_server_is_killed_between_them(
     runner: ProcessRunner, tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:

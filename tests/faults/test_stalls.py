@@ -191,6 +191,7 @@ def test_a_start_up_that_computes_nothing_is_not_waited_for(run: Run, monkeypatc
     assert run(computing).complete
 
 
+@pytest.mark.slow  # which limit is whose: unit/runner/test_silence.py
 def test_what_the_baseline_took_to_start_is_allowed_to_others(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.runner.silence.START_UP_S", 1.0)
     slow = f"{REPORTS}\ntime.sleep(8)\nsteps(1, 60)"

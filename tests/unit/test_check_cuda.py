@@ -92,6 +92,7 @@ def test_no_mark_escapes_the_search_for_marked_files() -> None:
     assert {path for path in marking if not path.name.startswith("test_")} == {tests / "benchmarks/check_cuda.py"}
 
 
+@pytest.mark.slow  # a command for a machine with a card
 def test_without_a_card_it_says_so_in_a_line_and_in_its_file(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     command = [sys.executable, check_cuda.__file__, "--out", str(out)]

@@ -23,8 +23,14 @@ CHILD = Path(tuner.child.__file__).parent / "__main__.py"
         ("{", "can't be read"),
         ("[]", "request is [], not an object"),
         (json.dumps({"config": {"batch_size": None}}), "request.config.batch_size is None"),
-        (json.dumps({"knowledge": {"steps": "many"}}), "request.knowledge.steps is 'many', not a whole number"),
-        (json.dumps({"window": {"block_s": "short"}}), "request.window.block_s is 'short', not a number"),
+        pytest.param(
+            json.dumps({"knowledge": {"steps": "many"}}), "request.knowledge.steps is 'many', not a whole number",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            json.dumps({"window": {"block_s": "short"}}), "request.window.block_s is 'short', not a number",
+            marks=pytest.mark.slow,
+        ),
         (json.dumps({"probe": "both"}), "request.probe is 'both'"),
     ],
 )

@@ -109,7 +109,7 @@ def loss_of(params, x):
 
 VARIANTS = {
     "a gradient for each sample", "a gradient in the loss", "a compiled loss within", "a loop over layers", "a loss",
-    "constants, numbers and other formats", "steps in a loop", "what a branch gives",
+    "constants, numbers and other formats", "rules of their own", "steps in a loop", "what a branch gives",
 }  # fmt: skip
 
 

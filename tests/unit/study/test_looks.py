@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from support import worlds
 
 from tuner.analysis.accuracy import AccuracyLimits
@@ -52,6 +53,7 @@ def look_at(result: StudyResult) -> tuple[int, float]:
     return rounds, 2 * student_t_cdf(-half * math.sqrt(rounds) / statistics.stdev(logs), rounds - 1.0)
 
 
+@pytest.mark.slow  # resumed once: test_finals.py
 def test_finals_that_are_resumed_again_and_again_err_no_more_often_than_permitted(tmp_path: Path) -> None:
     """Five rounds, three more, and then each time that the command is given again there is time for one."""
     noise = itertools.cycle((0.1, -0.1))
