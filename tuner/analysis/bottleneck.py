@@ -103,10 +103,10 @@ def find_bottleneck(
     alike = {side: measurement for side, measurement in measured.items() if measurement.unit == real.unit}
     compute, loader = alike.get(Side.COMPUTE), alike.get(Side.LOADER)
     half = alike.get(Side.HALF)
-    overhead = overhead_share(compute, half)
     on_host = host is not None and not host.feeds
     causes = [contamination_of(run, host) if run and host else "" for run in (real, compute, loader, half)]
     of_real, of_compute, _, of_half = causes
+    overhead = overhead_share(compute, half, disturbed=bool(of_compute or of_half))
     bottleneck = Bottleneck(
         bound=Bound.COMPUTE,
         real=real.rate,
@@ -160,12 +160,15 @@ def worth_turning(bottleneck: Bottleneck, space: ResolvedSpace) -> tuple[str, ..
     return tuple(axis.knob.name for axis in space.axes if axis.knob.loader == (bottleneck.bound is Bound.INPUT))
 
 
-def overhead_share(whole: Measurement | None, half: Measurement | None) -> float | None:
+def overhead_share(whole: Measurement | None, half: Measurement | None, *, disturbed: bool = False) -> float | None:
     """The share of a step's time that doesn't grow with the batch, in [0, 1]; None where either can't be told.
 
-    The constant of the line through the step times of a whole batch and of half of one.
+    The constant of the line through the step times of a whole batch and of half of one. Half a batch that takes longer
+    than a whole one by more than a machine drifts tells nothing where either was ``disturbed``.
     """
     if whole is None or half is None or not whole.steps_per_s or not half.steps_per_s:
         return None
     whole_s, half_s = 1 / whole.steps_per_s, 1 / half.steps_per_s
+    if disturbed and half_s > MOVED * whole_s:
+        return None
     return min(1.0, max(0.0, (2 * half_s - whole_s) / whole_s))

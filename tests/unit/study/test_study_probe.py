@@ -14,7 +14,7 @@ from support import worlds
 from support.ran import of
 
 from tuner.analysis.accuracy import AccuracyLimits
-from tuner.analysis.bottleneck import Bound, bottleneck_of, find_bottleneck
+from tuner.analysis.bottleneck import Bottleneck, Bound, bottleneck_of, find_bottleneck
 from tuner.child.records import ProbeSide
 from tuner.devices.present import host_of
 from tuner.errors import DeviceBusyError
@@ -248,16 +248,22 @@ def test_a_card_computes_on_while_the_host_waits_as_far_as_the_readings_tell(
 def test_a_step_costs_more_than_its_samples_only_as_far_as_the_readings_tell() -> None:
     """By half a batch that is off by 2% the share of a step is off by 4%."""
 
-    def bound(half_steps: float, error: float, foreign_cpus: float = 0.0) -> Bound:
+    def found(half_steps: float, error: float, foreign_cpus: float = 0.0) -> Bottleneck:
         outcome = worlds.measured(100.0).measurement
         assert outcome is not None
         whole = replace(outcome, steps_per_s=10.0, low=100.0 / (1 + error), high=100.0 * (1 + error))
         half = replace(whole, steps_per_s=half_steps, foreign_cpus=foreign_cpus)
-        return find_bottleneck(outcome, {Side.COMPUTE: whole, Side.HALF: half}, host_of(worlds.DEVICE, 8)).bound
+        return find_bottleneck(outcome, {Side.COMPUTE: whole, Side.HALF: half}, host_of(worlds.DEVICE, 8))
+
+    def bound(half_steps: float, error: float, foreign_cpus: float = 0.0) -> Bound:
+        return found(half_steps, error, foreign_cpus).bound
 
     assert bound(12.9, 0.01) is Bound.OVERHEAD, "55% of a step"
     assert bound(12.9, 0.05) is bound(12.9, 0.01, foreign_cpus=4.0) is Bound.COMPUTE
     assert bound(10.5, 0.05) is Bound.OVERHEAD
+    shares = [found(half_steps, 0.01, foreign_cpus=4.0).overhead_share for half_steps in (12.9, 5.0)]
+    assert shares == [pytest.approx(0.55, abs=0.01), None], "it took twice as long as a whole one"
+    assert found(5.0, 0.01).overhead_share == 1.0
 
 
 def test_data_that_are_prepared_on_the_cores_that_compute_hold_the_loop_up_without_a_wait(tmp_path: Path) -> None:
