@@ -39,7 +39,7 @@ KERAS ?= keras==3.8.*
 XLA_VENV ?= .venv-xla
 TORCH_XLA ?= torch==2.9.* torch_xla==2.9.*
 
-# What is trained with on JAX beside JAX itself, which `make test` has alone.
+# What is trained with on JAX beside JAX itself, which `make test` has alone; PyTorch, whose loaders feed it.
 JAX_VENV ?= .venv-jax
 ON_JAX ?= optax flax equinox grain keras ml_collections tyro hydra-core
 
@@ -93,7 +93,8 @@ env-jax: $(JAX_VENV)/.installed
 
 $(JAX_VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(JAX_VENV)
-	$(JAX_VENV)/bin/python -m pip install -q -e '.[studies,jax]' $(ON_JAX) 'pytest>=8.4' 'pytest-rerunfailures>=16.7' \
+	$(JAX_VENV)/bin/python -m pip install -q $(PIP_ARGS) $(TORCH)
+	$(JAX_VENV)/bin/python -m pip install -q $(TORCH) -e '.[studies,jax]' $(ON_JAX) 'pytest>=8.4' 'pytest-rerunfailures>=16.7' \
 		'pytest-timeout>=2.3' 'hypothesis>=6.100'
 	touch $@
 
