@@ -275,10 +275,13 @@ def _scale(value: float | None) -> float:
 
 
 def _moved(pairs: Sequence[Pair], name: str, margin: float, sign: int) -> bool:
-    """Whether a metric became better by several margins as written, with every seed."""
+    """Whether a metric became better by several margins as written, with every seed; within none by anything."""
     for pair in pairs:
         first, last = pair.first_metrics.get(name), pair.baseline_metrics.get(name)
-        if first is None or last is None or not sign * (first - last) >= METRIC_MOVED * margin * _scale(last):
+        if first is None or last is None:
+            return False
+        better = sign * (first - last)
+        if not (better > 0 and better >= METRIC_MOVED * margin * _scale(last)):
             return False
     return bool(pairs)
 

@@ -354,6 +354,15 @@ def test_losses_that_are_not_compared_vouch_for_no_metric() -> None:
     assert untold(CONFIG_BF16, moved[:1], limits, 256) is None
 
 
+def test_a_metric_that_stays_where_it_began_tells_nothing_within_no_margin_either() -> None:
+    """``--max-metric-drop accuracy=0%``: that the config's doesn't move either is no sign that it learns."""
+    flat = [Pair(seed, down_to(1.0, 2.0), learned(*[2.0] * 40)) for seed in (1, 2, 3)]
+    limits = AccuracyLimits(max_loss_increase=None, max_metric_drop={"accuracy": 0.0})
+    still = [with_accuracy(pair, first=0.1, before=0.1, after=0.1) for pair in flat]
+    assert judge(CONFIG_BF16, still, limits, 256).verdict is INCONCLUSIVE
+    assert untold(CONFIG_BF16, still[:1], limits, 256) is not None
+
+
 CONFIG_BF16 = Config(precision="bf16")
 UNMOVED = "accuracy became no better as written, or was given once only: it can't tell"
 ALONE = AccuracyLimits(max_loss_increase=None, min_sample_efficiency=0.9, efficiency_alone=True)
