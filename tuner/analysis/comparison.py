@@ -22,6 +22,8 @@ FEWEST_PAIRS = 3
 TOLD = 0.96
 """Of the interval that is told of a proven gain, and holds with 95%: finals end once it is narrow, which it is sooner
 where the rounds happen to agree (tests/benchmarks/told_gain.py)."""
+NO_PROOF = "no proof: "
+"""How the label begins of finals whose rounds couldn't prove anything; the rest says why."""
 _ALIKE = 1e-9
 """Rounds whose logarithms differ by less show no noise."""
 
@@ -314,8 +316,8 @@ def _why_no_proof(schedule: Schedule, pairs: Pairs) -> str:
     rounds = _disturbed(schedule, list(zip(pairs.baseline, pairs.candidate, strict=True)))
     causes = Counter(cause for causes in rounds for cause in causes)
     if causes:
-        return "no proof: " + ", ".join(f"{cause} in {n} of {len(rounds)} rounds" for cause, n in causes.items())
-    return f"no proof: only {len(rounds)} of {schedule.rounds} rounds have a figure of both"
+        return NO_PROOF + ", ".join(f"{cause} in {n} of {len(rounds)} rounds" for cause, n in causes.items())
+    return f"{NO_PROOF}only {len(rounds)} of {schedule.rounds} rounds have a figure of both"
 
 
 def is_decided(winner: Winner | None) -> bool:

@@ -72,7 +72,8 @@ class OnDevice:
     ``config`` is the winner's, empty without one. ``edited`` is None where
     that can't be told. ``energy_unknown`` says of ``HOST`` and ``DEVICE`` why no joules of theirs are known, None
     where an earlier version didn't say. ``ranks``: so many processes trained together, whose rates are added up.
-    ``devices``: so many of one process.
+    ``devices``: so many of one process. ``disturbed`` says for people what disturbed the finals' rounds where too few
+    were calm, so that the figures are those of all and prove nothing; "" where enough were.
     """
 
     place: str
@@ -90,6 +91,7 @@ class OnDevice:
     shown: str = ""
     ranks: int = 1
     devices: int = 1
+    disturbed: str = ""
 
     @property
     def applied(self) -> LoopFigures | None:
@@ -103,6 +105,7 @@ class Doubt(StrEnum):
     NOTHING_MEASURED = "nothing measured"
     NOT_PROVEN = "not proven"
     FEW_RUNS = "few runs"
+    DISTURBED = "disturbed"
     EDITED = "edited"
 
 
@@ -114,7 +117,9 @@ def doubt_of(profile: OnDevice) -> Doubt | None:
         return Doubt.EDITED
     if not profile.applied.proven:
         return Doubt.NOT_PROVEN
-    return Doubt.FEW_RUNS if profile.runs < FEWEST_RUNS else None
+    if profile.runs < FEWEST_RUNS:
+        return Doubt.FEW_RUNS
+    return Doubt.DISTURBED if profile.disturbed else None
 
 
 def differences(one: OnDevice, other: OnDevice) -> list[Change]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from tuner.analysis.comparison import NO_PROOF
 from tuner.analysis.fleet import FINALS, SINGLE_TRIAL, LoopFigures, OnDevice
 from tuner.child import shape
 from tuner.errors import ProfileError
@@ -55,6 +56,7 @@ def _on_device(profile: Profile, document: Mapping[str, Any], place: str) -> OnD
         shown=device.name,
         ranks=profile.ranks,
         devices=profile.devices,
+        disturbed=_disturbed(document.get("candidate")),
     )
 
 
@@ -75,6 +77,15 @@ def _figures(document: object, place: str) -> LoopFigures | None:
         if amount is not None and not 0 <= amount < math.inf:
             raise ValueError(f"{place}.{name} is {amount}")
     return figures
+
+
+def _disturbed(candidate: object) -> str:
+    """Why finals of a candidate could prove nothing, whatever they measured; "" where they could, or there were none.
+
+    Of as many runs as a rank takes that is for others' load alone: without it three rounds are enough.
+    """
+    reason = shape.read(str, candidate.get("reason", ""), "candidate.reason") if isinstance(candidate, Mapping) else ""
+    return reason.removeprefix(NO_PROOF) if reason.startswith(NO_PROOF) else ""
 
 
 def _speedup(document: object) -> Ratio | None:

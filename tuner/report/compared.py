@@ -33,6 +33,7 @@ _DOUBTS = {
     Doubt.NOTHING_MEASURED: "nothing was measured",
     Doubt.NOT_PROVEN: "its figures are of a single trial, which proves nothing",
     Doubt.FEW_RUNS: f"its finals had {{runs}} of each, and fewer than {FEWEST_RUNS} lie apart by chance too often",
+    Doubt.DISTURBED: "others disturbed its finals: {why}",
     Doubt.EDITED: "it was edited since a study wrote it",
 }
 
@@ -65,7 +66,7 @@ def _answer(profile: OnDevice) -> str:
 
 def _why_unranked(profile: OnDevice, doubt: Doubt) -> str:
     runs = count_text(profile.runs, "run") if profile.runs else "nobody knows how many runs"
-    return _DOUBTS[doubt].format(runs=runs)
+    return _DOUBTS[doubt].format(runs=runs, why=profile.disturbed)
 
 
 @dataclass(frozen=True)

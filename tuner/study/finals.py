@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tuner.analysis.accuracy import Screened
-from tuner.analysis.comparison import contest_of, decide, failed_in, is_decided, pairs_of, told_of
+from tuner.analysis.comparison import NO_PROOF, contest_of, decide, failed_in, is_decided, pairs_of, told_of
 from tuner.analysis.learning import LATER, is_later
 from tuner.analysis.schedule import Schedule
 from tuner.analysis.stats import Noninferiority
@@ -215,7 +215,7 @@ def _out_of_time(study: StudyContext, schedule: Schedule, rounds_done: int, judg
         names = "; ".join(config_text(trial.config) for trial in still)
         study.note(f"not proven: no time left for {FEWEST_ROUNDS} rounds of the finals of {names}")
         winner = decide(schedule, study.trials, study.plan.objective)
-        late = f"no proof: no time left after {count_text(rounds_done, 'round')}"
+        late = f"{NO_PROOF}no time left after {count_text(rounds_done, 'round')}"
         return replace(winner, label=late) if winner is not None and winner.label else winner
     study.note(f"the finals end after {rounds_done} of {schedule.rounds} rounds: no time left")
     return judge(study, _end(study, replace(schedule, rounds=rounds_done)))

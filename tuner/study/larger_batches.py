@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tuner.analysis.accuracy import Screened
-from tuner.analysis.comparison import choose_candidates, contest_of, decide, failed_in
+from tuner.analysis.comparison import NO_PROOF, choose_candidates, contest_of, decide, failed_in
 from tuner.analysis.gain import WORTH_HAVING
 from tuner.analysis.larger_batches import USUAL_NOISE, likely_efficiency, noise_of
 from tuner.analysis.learning import time_to_loss
@@ -242,7 +242,7 @@ def _found(study: StudyContext, schedule: Schedule, judged: Winner | None, winne
         return _single(study, trial, late if is_late else "it has no figure in the finals", screen_of(study, trial))
     _, efficiency, sooner = _figures(study, schedule, judged)
     told = time_to_loss(judged.speedup, efficiency) if efficiency is not None else None
-    why = judged.label.removeprefix("no proof: ")
+    why = judged.label.removeprefix(NO_PROOF)
     bar = _bar(study, winner)
     if judged.verdict is Verdict.IMPROVED and sooner is not None and bar is not _AS_WRITTEN:
         if time_to_loss(sooner, Ratio(1 / bar.ratio, 1 / bar.high, 1 / bar.low)).low <= 1.0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import fleet, made_up
 
+from tuner.analysis.fleet import Doubt, OnDevice, compare, doubt_of
+from tuner.analysis.learning import LATER
 from tuner.errors import ProfileError
 from tuner.export.figures import read
-from tuner.model import Energy
+from tuner.model import Energy, Verdict
+from tuner.report.compared import conclusions
 
 
 def changed(**changes: Any) -> bytes:
@@ -50,6 +54,26 @@ def test_an_earlier_version_said_less() -> None:
     [profile] = read(json.dumps(document).encode(), "best.json")
     assert (profile.objective, profile.energy_unknown, profile.edited) == ("", None, None)
     assert profile.winner is not None and profile.winner.energy == Energy()
+
+
+def finals(label: str) -> OnDevice:
+    """The profile of a study whose finals ended with that label, and proved nothing."""
+    undecided = replace(fleet.WINNER, verdict=Verdict.KEEP_BASELINE, label=label)
+    [profile] = read(fleet.content(fleet.of(fleet.CARD, winner=undecided)), "best.json")
+    return profile
+
+
+def test_rounds_that_others_disturbed_rank_no_device() -> None:
+    """Five of them, that proved nothing of the config either: what others took of the machine is in the rate."""
+    busy = finals("no proof: other processes kept the machine busy in 4 of 5 rounds")
+    assert doubt_of(busy) is Doubt.DISTURBED
+    assert busy.disturbed == "other processes kept the machine busy in 4 of 5 rounds"
+    calm = finals("")
+    assert doubt_of(calm) is doubt_of(finals(LATER)) is None and calm.disturbed == ""
+    compared = compare([calm, busy], {})
+    assert compared.rates[0].ahead == compared.rates[0].undecided == ()
+    [told] = [line for line in conclusions(compared, {}) if line.startswith("[2] isn't ranked")]
+    assert told.endswith("others disturbed its finals: other processes kept the machine busy in 4 of 5 rounds")
 
 
 def test_ends_of_an_interval_that_are_not_known_are_far_away() -> None:
