@@ -160,12 +160,13 @@ def with_standing(
     """The study's ``profile`` with the proofs for this very device that the file holds and that it leaves standing, of
     the config or of ``tier3``; None where both are the file's own.
 
-    They were given for the same script, modules, arguments and software, within the same limits but that of time; no
-    run and no screen of their configs failed in this study, and it had no finals of its own for them: those decide.
-    The entry is as it was written.
+    They were given for the same script, modules, arguments, software and objective, within the same limits but that of
+    time; no run and no screen of their configs failed in this study, and it had no finals of its own for them: those
+    decide. The entry is as it was written. Earlier versions didn't say the objective: there it passes for the same.
     """
     for other in documents(existing, place):
-        if not same_entry(other, profile) or not _is_sound(other) or _circumstances(other) != _circumstances(profile):
+        is_alike = _circumstances({"objective": profile["objective"], **other}) == _circumstances(profile)
+        if not (is_alike and same_entry(other, profile) and _is_sound(other)):
             continue
         proven, larger = other.get("verdict") == str(Verdict.IMPROVED), tier3.proven_in(other.get("tier3"))
         own = proven and not profile["runs"] and not result.speaks_against(Config(_part(other, "config")))
@@ -179,12 +180,11 @@ def with_standing(
 
 def _circumstances(profile: Mapping[str, Any]) -> dict[str, Any]:
     """What a proof is given for. Limits that an earlier version didn't write are taken for unset."""
-    script, limits = _part(profile, "script"), _part(profile, "limits")
+    script, limits, known = (_part(profile, name) for name in ("script", "limits", "knowledge"))
     return {
         "script": [script.get(name) for name in ("path", "module", "sha256", "argv")],
-        "modules": _part(profile, "knowledge").get("module_hashes", {}),
-        "backend": _part(profile, "knowledge").get("backend", ""),
-        "software": profile.get("environment"),
+        "modules": known.get("module_hashes", {}), "backend": known.get("backend", ""),
+        "software": profile.get("environment"), "objective": profile.get("objective"),
         "limits": {name: most for name, most in limits.items() if most not in (None, {}) and name not in _NO_BOUNDS},
         # Where larger batches are tried beside, what keeps the effective one is proven alike.
         "free": limits.get("effective_batch") == FREE,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import made_up, worlds
+from support import fleet, made_up, worlds
 from support.ran import Ran
 
 from tuner.analysis.accuracy import Screened
@@ -16,6 +16,7 @@ from tuner.cli.study import write_files
 from tuner.export import EXPORTERS, PROFILE
 from tuner.knowledge import Knowledge
 from tuner.model import Config, Outcome, OutcomeKind, Phase, Trial
+from tuner.objective import Objective, amortised
 from tuner.result import StudyLimits, StudyResult
 from tuner.runner.request import Limits
 
@@ -96,6 +97,24 @@ def test_a_screen_that_had_no_time_for_more_does_not() -> None:
 )  # fmt: skip
 def test_what_was_proven_within_other_limits_is_no_proof_here(limits: StudyLimits) -> None:
     assert verdict_after(bounded(limits)) == "keep-baseline"
+
+
+def test_what_was_proven_by_another_objective_is_no_proof_here() -> None:
+    """The study's folder was emptied but for best.json, or that was copied there; so it is by other planned samples."""
+    memory = Objective("memory", "bytes", False, lambda measurement: float(measurement.peak_host_bytes))
+    planned = [replace(WITHOUT_FINALS, objective=amortised(fleet.THROUGHPUT, samples)) for samples in (10**4, 10**9)]
+    proven = replace(made_up.RESULT, objective=planned[1].objective)
+    assert verdict_after(replace(WITHOUT_FINALS, objective=memory)) == "keep-baseline"
+    assert [verdict_after(result, proven) for result in planned] == ["keep-baseline", "improved"]
+
+
+def test_a_proof_of_an_earlier_version_that_names_no_objective_stays() -> None:
+    before = PROFILE.serialize(made_up.RESULT, None)
+    assert before is not None
+    [old] = json.loads(before)["profiles"]
+    del old["objective"], old["checksum"]
+    after = PROFILE.serialize(WITHOUT_FINALS, json.dumps({"schema": 1, "profiles": [old]}).encode())
+    assert after is not None and json.loads(after)["profiles"][0]["verdict"] == "improved"
 
 
 def test_an_edited_module_ends_it() -> None:
