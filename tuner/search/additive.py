@@ -66,9 +66,7 @@ class _Search:
         self._chance = chance
         self._draws = draws
         self._model = model
-        self._parts = PartsModel(
-            model, history.tried, history.space.cores if history.on_host else None, are_told=history.objective.is_rate
-        )
+        self._parts = PartsModel(model, history.tried, history.shared_cores, are_told=history.objective.is_rate)
         self._best = float(self._model.of_tried().max())
         self._likely = Feasibility(history)
         self._seconds = TrialSeconds(history)

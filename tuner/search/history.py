@@ -10,10 +10,8 @@ from functools import cached_property
 from typing import Protocol
 
 from tuner.analysis.bottleneck import Bottleneck, bottleneck_of
-from tuner.analysis.contention import Host
 from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.memory_forecast import Forecast, Forecasts, MemoryLimits
-from tuner.devices.present import host_of
 from tuner.model import Config, Evidence, Measurement, Outcome, OutcomeKind, Phase, Trial, Value, same_value
 from tuner.objective import Objective
 from tuner.search.gain_model import GainModel
@@ -21,7 +19,7 @@ from tuner.search.ranked import ranked_readings
 from tuner.search.rotation import Ranking, is_outranked, loses, may_leave_out, ranking_of, was_calm
 from tuner.search.tried import Tried, gain_noise, tried
 from tuner.search.twins import Twins
-from tuner.search.waiting import WAITING, sees_wait, whole_wait
+from tuner.search.waiting import WAITING, host_around, sees_wait, whole_wait
 from tuner.space.resolved import Axis, ResolvedSpace
 
 NO_LIMITS = MemoryLimits()
@@ -86,9 +84,11 @@ class History:
         self._has_time_for = has_time_for
         self.objective = objective
         every_trial = tuple(trials)
-        host = _host(space)
+        host = host_around(space)
         self.on_host = host is not None and not host.feeds
         """Whether the cores that fetch the data compute as well."""
+        self.shared_cores = space.host_cores if self.on_host else None
+        """How many cores do both, of all ranks together; None where a device computes."""
         self.bottleneck: Bottleneck | None = bottleneck_of(every_trial, host)
         self._track = BaselineTrack(every_trial, objective)
         finished = [t for t in every_trial if t.phase in (Phase.BASELINE, Phase.SEARCH) and t.outcome is not None]
@@ -103,8 +103,8 @@ class History:
             t.config for t in self._all if t.outcome is not None and t.outcome.reason in OUT_OF_MEMORY | KILLED
         ]
         self.ranking: Ranking = ranking_of(every_trial)
-        self._was_calm = was_calm(every_trial, space.cores)
-        self._leaves_out = may_leave_out(every_trial, space.cores)
+        self._was_calm = was_calm(every_trial, space.host_cores)
+        self._leaves_out = may_leave_out(every_trial, space.host_cores)
         self._loaders = [axis.knob.name for axis in space.axes if axis.knob.loader]
         self.own = frozenset(axis.knob.name for axis in space.axes if axis.knob.own)
         """The knobs that are arguments of the script's own."""
@@ -256,7 +256,7 @@ class History:
 
     def _leaves_workers_waiting(self, measurement: Measurement) -> bool:
         """Whether the loop waited, and cores were idle meanwhile: in the rest of its time it may keep all of them."""
-        wait, cores = measurement.data_wait_share or 0.0, self.space.cores
+        wait, cores = measurement.data_wait_share or 0.0, self.space.host_cores
         idle = cores - measurement.cpu_s_per_sample * measurement.rate - measurement.foreign_cpus
         return wait >= WAITING and idle >= IDLE_SHARE * wait * cores
 
@@ -338,10 +338,6 @@ class History:
 
     def _derived(self, complete: Mapping[str, Value]) -> Iterable[str]:
         return self.space.space.derive(complete, self.space.knowledge)
-
-
-def _host(space: ResolvedSpace) -> Host | None:
-    return host_of(space.device, space.cores, space.spare_cores) if space.device is not None else None
 
 
 def _teaches(outcome: Outcome | None) -> bool:

@@ -13,9 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from tuner.analysis.bottleneck import INPUT_SHARE, bottleneck_of
 from tuner.analysis.cold_start import COMPILE
+from tuner.analysis.contention import Host
 from tuner.analysis.rotation import ENDED, TOO_FEW
 from tuner.model import Config, Measurement, OutcomeKind, Phase, Rotated, Trial, Value, baseline_of, same_value
-from tuner.search.waiting import WAITING, costly_wait
+from tuner.search.waiting import WAITING, costly_wait, host_around
 from tuner.space.resolved import Axis, ResolvedSpace
 
 FEWEST = 3
@@ -270,7 +271,7 @@ def _singles(space: ResolvedSpace, trials: Sequence[Trial]) -> list[Config]:
 
     An option of its own for its loader makes no difference, since configs get loaders beside the one that it made.
     """
-    known, feeds, stay = space.knowledge, _feeds(trials), _loader_knobs(space)
+    known, feeds, stay = space.knowledge, _feeds(trials, host_around(space)), _loader_knobs(space)
     options = (name for name in known.options if name not in stay)
     unwanted = {*known.placeholders, *known.suggested, *options}
     if space.ranks > 1:  # nobody has tried what compiles by turns, where several wait for each other
@@ -289,9 +290,9 @@ def _is_fixed(axis: Axis, space: ResolvedSpace) -> bool:
     return fixed is not None and fixed(space.knowledge)
 
 
-def _feeds(trials: Sequence[Trial]) -> bool:
+def _feeds(trials: Sequence[Trial], host: Host | None) -> bool:
     """Whether another loader may bring anything to the script as written, and shows in turns that aren't too long."""
-    baseline, bottleneck = baseline_of(trials), bottleneck_of(trials)
+    baseline, bottleneck = baseline_of(trials), bottleneck_of(trials, host)
     measured = baseline.measurement if baseline is not None else None
     if baseline is None or measured is None or measured.steps_per_s * LONGEST_STEP_S < 1:
         return False

@@ -7,8 +7,11 @@ from collections.abc import Collection
 from functools import lru_cache
 
 from tuner.analysis.bottleneck import INPUT_SHARE, Bottleneck
+from tuner.analysis.contention import Host
 from tuner.analysis.stats import rate_interval
+from tuner.devices.present import host_of
 from tuner.model import Measurement, Trial
+from tuner.space.resolved import ResolvedSpace
 
 WAITING = 0.06
 """A loop that waits less than this share of its time gains nothing worth having from its loader."""
@@ -21,6 +24,11 @@ LEAST_WAIT_NOISE = 0.01
 """No share of its time that a loop waits has a smaller standard deviation, however even its blocks: runs differ."""
 _UNKNOWN_WAIT_NOISE = 0.1
 """That of one of which too few blocks tell, or some that hardly waited."""
+
+
+def host_around(space: ResolvedSpace) -> Host | None:
+    """The machine around the trials, with the cores of all ranks; None where no device is known."""
+    return host_of(space.device, space.host_cores, space.spare_cores) if space.device is not None else None
 
 
 def sees_wait(trial: Trial) -> bool:

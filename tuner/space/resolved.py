@@ -30,7 +30,7 @@ class ResolvedSpace:
     """What a study searches: the axes, the knobs left out with the reason, and those pinned by ``--set``.
 
     A complete config gives every knob a value, and is a plain dict; a ``Config`` is canonical: what is as written, and
-    what means nothing beside the rest, is absent. ``cores`` are those that the training may use. ``larger`` are the
+    what means nothing beside the rest, is absent. ``cores`` are those that each rank may use. ``larger`` are the
     batches that would make the effective batch larger, from the smallest on, and the script's own; None where none are
     tried, ``no_larger`` says why ("" where that wasn't asked for). ``lighter`` is the knob that spares memory, for
     these alone; None without one. ``device`` is the one that it was resolved for; ``spare_cores`` are beside
@@ -49,6 +49,11 @@ class ResolvedSpace:
     spare_cores: int = 0
     lighter: Axis | None = None
     ranks: int = 1
+
+    @property
+    def host_cores(self) -> int:
+        """Cores that the training may use, of all ranks together: what a measurement tells of cores is of these."""
+        return self.cores * self.ranks
 
     @property
     def size(self) -> int:
