@@ -8,16 +8,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tuner.analysis.contention import Host
 from tuner.analysis.gain import BaselineTrack, comparable
 from tuner.analysis.waterfall import waterfall
 from tuner.cli.tables import show
 from tuner.cli.trust import declare_trust
 from tuner.cli.verb import Subparsers
-from tuner.errors import ExitCode, ObjectiveError, StorageError, UsageError
+from tuner.devices.host import spare_cores, usable_cores
+from tuner.devices.present import host_of
+from tuner.errors import DeviceError, ExitCode, ObjectiveError, StorageError, UsageError
 from tuner.export import PROFILE
 from tuner.export.profile import Profile, read
 from tuner.formatting import count_text
-from tuner.model import WaterfallEntry
+from tuner.model import Device, WaterfallEntry
 from tuner.objective import RATE, Objective
 from tuner.report import waterfall as waterfalls
 from tuner.report.trials import TrialsReport
@@ -63,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
         kept = keeping_batch_by(stored.record.space, trials)
         changes = waterfall(kept, BaselineTrack(kept, objective))
         return _show_waterfall(stored, changes, objective, arguments.svg, as_json=arguments.json)
-    report = TrialsReport(trials, objective)
+    report = TrialsReport(trials, objective, _host(stored))
     if arguments.json:
         print(json.dumps(report.documents(), indent=2))
         return ExitCode.OK
@@ -84,6 +87,22 @@ def _objective(stored: StoredStudy, *, trusted: bool) -> Objective:
             file=sys.stderr,
         )
         return RATE
+
+
+def _host(stored: StoredStudy) -> Host | None:
+    """The machine around a study's trials on the CPU; None around others, whose cores a study doesn't note.
+
+    Cores that a quota keeps from trials are told where as many may be used here as there.
+    """
+    identity = stored.record.identity
+    cores, name = identity.get("device.cores"), str(identity.get("device.name", ""))
+    if type(cores) is not int:
+        return None
+    try:
+        device = Device(str(identity.get("device.kind", "")), 0, name, name, 0)
+        return host_of(device, cores, spare_cores() if cores == usable_cores() else 0)
+    except DeviceError:  # of a later version's kind
+        return None
 
 
 def _check(stored: StoredStudy) -> int:

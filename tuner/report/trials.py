@@ -9,7 +9,7 @@ from typing import Any
 
 from tuner.analysis.bottleneck import bottleneck_of
 from tuner.analysis.comparison import round_of
-from tuner.analysis.contention import MOVED, throttle_text
+from tuner.analysis.contention import MOVED, Host, throttle_text
 from tuner.analysis.gain import BaselineTrack, is_drawn, score_of
 from tuner.analysis.gain import gain as gain_of
 from tuner.analysis.learning import least_efficiency
@@ -41,10 +41,14 @@ _ALWAYS = 6
 
 @dataclass(frozen=True)
 class TrialsReport:
-    """Trials, with their gains by an objective: the study's own, unless that can't be loaded any more."""
+    """Trials, with their gains by an objective: the study's own, unless that can't be loaded any more.
+
+    ``host``: the machine around them, None where nobody noted it; what holds the loop up is told by it.
+    """
 
     trials: Sequence[Trial]
     objective: Objective
+    host: Host | None = None
 
     def gain(self, trial: Trial) -> float | None:
         """The trial's ratio to the baseline at that time, above 1 for better: in the finals that of its round, by which
@@ -97,7 +101,7 @@ class TrialsReport:
 
     def footnotes(self) -> list[str]:
         """What there is to say below the table, a line each."""
-        bottleneck = bottleneck_of(self.trials)
+        bottleneck = bottleneck_of(self.trials, self.host)
         lines = [bottleneck_text(bottleneck)] if bottleneck is not None else []
         lines += [shift_text(shift) for shift in self._track.shifts(MOVED)]
         lines += [DRAWN_TEXT] * any(self.gain(trial) is not None and is_drawn(trial) for trial in self.trials)

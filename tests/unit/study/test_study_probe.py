@@ -16,6 +16,7 @@ from support.ran import of
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.analysis.bottleneck import Bottleneck, Bound, bottleneck_of, find_bottleneck
 from tuner.child.records import ProbeSide
+from tuner.cli import main
 from tuner.devices.present import host_of
 from tuner.errors import DeviceBusyError
 from tuner.events import Event, Noted, Probed
@@ -151,6 +152,23 @@ def test_a_probe_is_no_trial_of_a_config(tmp_path: Path) -> None:
     shown = {row[0]: row for row in TrialsReport(result.trials, worlds.OBJECTIVE).table().rows}
     assert shown["2"][1:3] == ["probe", "the loader alone"]
     assert shown["2"][4] == ""
+
+
+@pytest.mark.parametrize("foreign_cpus", [0.0, 6.0])
+def test_trials_tells_the_bottleneck_that_the_study_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], foreign_cpus: float
+) -> None:
+    """A kept batch came out no faster than the loop, which waits for half of its time: on a CPU that costs it half."""
+
+    def fields(side: Side | None) -> dict[str, Any]:
+        return {"data_wait_share": 0.0 if side else 0.5, "foreign_cpus": 0.0 if side else foreign_cpus}
+
+    result, _ = study(tmp_path, Altered(EVEN, fields))
+    assert result.bottleneck is not None
+    told = bottleneck_text(result.bottleneck)
+    assert "would give 2.00x" in told and ("disturbed" in told) is (foreign_cpus > 0)
+    assert main(["trials", str(tmp_path)]) == 0
+    assert told in capsys.readouterr().out.splitlines()
 
 
 def test_a_probe_that_was_broken_off_goes_on(tmp_path: Path) -> None:
