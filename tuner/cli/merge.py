@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from tuner.cli.best_json import content_of, file_of, shown_name
@@ -38,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     out = Path(arguments.out)
     if out.is_dir():
         raise ProfileError(f"--out {out} is a folder", hint=f"name a file, as {out / 'best.json'}")
-    places = list(dict.fromkeys([*([str(out)] if out.exists() else []), *map(file_of, arguments.files)]))
+    places = _last_named([*([str(out)] if out.exists() else []), *map(file_of, arguments.files)])
     gathered = gather([(place, content_of(place)) for place in places])
     if not gathered.entries:
         raise ProfileError(f"no profile in {', '.join(places)}", hint="autotune study writes one for its device")
@@ -54,6 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
             " where its script is another one"
         ))  # fmt: skip
     return ExitCode.OK
+
+
+def _last_named(places: Sequence[str]) -> list[str]:
+    """Each file once, where it was named last."""
+    return list({Path(place).resolve(): place for place in reversed(places)}.values())[::-1]
 
 
 def _line(entry: Entry) -> str:

@@ -71,6 +71,25 @@ def test_what_is_there_is_kept_and_of_the_same_device_the_last_one_counts(
     assert held(out) == [("cuda", 1), ("cpu", 1)]
 
 
+def test_the_one_named_last_counts_however_often_it_is_named(tmp_path: Path) -> None:
+    """Also where it is the file that is written, or is written otherwise."""
+    out, one, other = tmp_path / "fleet.json", tmp_path / "one.json", tmp_path / "other.json"
+    hashes = {}
+    for place, sha256 in ((out, "aa" * 32), (one, "bb" * 32), (other, "cc" * 32)):
+        hashes[sha256[:2]] = written(place, sha256=sha256)
+
+    def kept(*named: str) -> str:
+        written(out, sha256="aa" * 32)
+        assert main(["merge", *named, "--out", str(out)]) == 0
+        [profile] = read(out.read_bytes(), str(out))
+        return profile.script.sha256[:2]
+
+    assert kept(hashes["bb"]) == "bb"
+    assert kept(hashes["bb"], hashes["cc"], hashes["bb"]) == "bb"
+    assert kept(hashes["bb"], str(out)) == "aa"
+    assert kept(hashes["bb"], f"{tmp_path}/./fleet.json") == "aa"
+
+
 def test_an_entry_without_cores_takes_no_place_of_those_that_say_theirs(tmp_path: Path) -> None:
     """It is of an earlier version, and might be of any of them."""
     older = tmp_path / "older.json"
