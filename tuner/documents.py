@@ -167,7 +167,7 @@ def _on_device_document(comparison: Comparison, number: int) -> dict[str, Any]:
     circumstances, doubt = profile.circumstances, doubt_of(profile)
     return {
         "number": number + 1, "file": profile.place, "device": asdict(profile.device), "shown": profile.shown,
-        "cores": circumstances.cores, "ranks": profile.ranks,
+        "cores": circumstances.cores, "ranks": profile.ranks, "devices": profile.devices,
         "script": {**asdict(circumstances.script), "argv": list(masked(circumstances.script.argv))},
         "environment": dict(circumstances.software), "objective": profile.objective, "edited": profile.edited,
         "config": dict(profile.config),

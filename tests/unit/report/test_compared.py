@@ -7,6 +7,7 @@ from dataclasses import replace
 from support import fleet
 
 from tuner.analysis.fleet import OnDevice, compare
+from tuner.documents import comparison_document
 from tuner.export.figures import read
 from tuner.model import Energy
 from tuner.report.compared import conclusions, headings
@@ -40,4 +41,6 @@ def test_who_trained_in_several_ranks_is_told_beside_who_did_not() -> None:
     [told] = [line for line in conclusions(compared, {}) if "ranks" in line]
     assert told.startswith("[2] trained in 2 ranks and [1] in 1: a step takes another number of samples there")
     assert not [line for line in conclusions(compare([together, together], {}), {}) if "ranks" in line]
-    assert ", as 8 devices (" in headings(compare([alone, replace(alone, devices=8)], {}))[3]
+    eight = compare([alone, replace(alone, devices=8)], {})
+    assert ", as 8 devices (" in headings(eight)[3]
+    assert [each["devices"] for each in comparison_document(eight)["profiles"]] == [1, 8]
