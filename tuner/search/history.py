@@ -16,7 +16,7 @@ from tuner.model import Config, Evidence, Measurement, Outcome, OutcomeKind, Pha
 from tuner.objective import Objective
 from tuner.search.gain_model import GainModel
 from tuner.search.ranked import ranked_readings
-from tuner.search.rotation import Ranking, is_outranked, loses, may_leave_out, ranking_of, was_calm
+from tuner.search.rotation import MOST_BIAS, Ranking, is_outranked, loses, may_leave_out, ranking_of, was_calm
 from tuner.search.tried import Tried, gain_noise, tried
 from tuner.search.twins import Twins
 from tuner.search.waiting import WAITING, host_around, sees_wait, whole_wait
@@ -122,7 +122,8 @@ class History:
         """
         if not self.space.axes or not len(self.tried):
             return None
-        ranking = self.ranking if self.objective.is_rate else {}
+        told = self.objective.is_rate and self._more_by_start <= MOST_BIAS
+        ranking = self.ranking if told else {}
         beside = ranked_readings(self.space, ranking, self._loaders, calm=self._was_calm)
         return GainModel(self.space.axes, self.tried, beside)
 
@@ -210,13 +211,24 @@ class History:
 
     def is_outranked(self, config: Config, other: Config) -> bool:
         """Whether a rotation ranks the config clearly below the other one, and may leave it out for that."""
-        return self._leaves_out and is_outranked(config, other, self.ranking, self._loaders)
+        more = self._more_by_start
+        return self._leaves_out and is_outranked(config, other, self.ranking, self._loaders, more=more)
 
     def _lost(self, config: Config) -> bool:
         start = self.find(Config())
         measured = start.measurement if start is not None else None
         wait = (measured.data_wait_share or 0.0) if measured is not None else 0.0
-        return self._leaves_out and loses(self.turned(config), self.ranking, wait, self._loaders)
+        more = self._more_by_start
+        return self._leaves_out and loses(self.turned(config), self.ranking, wait, self._loaders, more=more)
+
+    @cached_property
+    def _more_by_start(self) -> float:
+        """So many times the ratio of the rates a gain may be at most, where samples are planned: a config that starts
+        in no time spares all that the script as written pays once. 1 where none are.
+        """
+        planned, start = self.objective.planned_samples, self.find(Config())
+        measured = start.measurement if start is not None else None
+        return 1.0 if planned is None or measured is None else 1 + measured.paid_once_s * measured.rate / planned
 
     def forecast(self, config: Mapping[str, Value]) -> Forecast | None:
         """The config's peak memory in bytes, None where too little is known."""

@@ -210,15 +210,18 @@ def loses(
     ranking: Ranking,
     wait: float = 0.0,
     loaders: Collection[str] = (),
+    *,
+    more: float = 1.0,
 ) -> bool:
     """Whether a rotation showed that the config clearly loses, or a value of it by itself loses by far.
 
+    What a config gains may be ``more`` times the ratio of the rates, as where it starts sooner.
     ``wait`` is the share of its time in which the script as written waits for its data: computing that takes longer
     costs nothing as long as it lies within that. A value isn't judged by itself beside others that no rotation turned:
     what costs in small batches may gain in large ones, and fewer threads leave cores to loader workers. So it isn't
     where the config turns knobs of the loader (``loaders``) and others: one of them may pay for what another costs.
     """
-    whole, hidden = Config(config), 1 - wait
+    whole, hidden = Config(config), (1 - wait) / more
     if whole in ranking:
         return _is_below(ranking[whole], LOSES * hidden, loaders)
     turned = {knob for ranked in ranking for knob in ranked}
@@ -229,12 +232,14 @@ def loses(
     return any(_is_below(ranking[each], LOSES_IN_COMPANY * hidden, loaders) for each in alone if each in ranking)
 
 
-def is_outranked(config: Config, other: Config, ranking: Ranking, loaders: Collection[str] = ()) -> bool:
-    """Whether a rotation ranks the config clearly below the other one."""
+def is_outranked(
+    config: Config, other: Config, ranking: Ranking, loaders: Collection[str] = (), *, more: float = 1.0
+) -> bool:
+    """Whether a rotation ranks the config clearly below the other one; ``more``: see ``loses``."""
     best = ranking[other].gain if other in ranking else None
     beside = [knob for knob in other if knob in loaders or knob == COMPILE]
     loaders = [*loaders, *config] if beside else loaders  # the other one's ratio is as doubtful
-    return best is not None and config in ranking and _is_below(ranking[config], best.low, loaders)
+    return best is not None and config in ranking and _is_below(ranking[config], best.low / more, loaders)
 
 
 def worth_a_trial(ranking: Ranking, least: float, most: int) -> list[Config]:

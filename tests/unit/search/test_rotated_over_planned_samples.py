@@ -1,0 +1,60 @@
+"""What a rotation's rates say where a gain is by the whole of a planned training, its start among it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support import worlds
+
+from tuner.knowledge import Knowledge
+from tuner.model import BASELINE, Config, Measurement, Outcome, Phase, Ratio, Rotated, Trial
+from tuner.objective import Objective, amortised
+from tuner.search.history import History
+from tuner.search.rotation import FEWEST_STEPS
+from tuner.space.declare import Knob, Known, SearchSpace
+from tuner.space.resolve import resolve
+
+SPACE = SearchSpace(
+    "made-up",
+    "none",
+    (
+        Knob("compile", lambda known: ["off", "default"], "compiler", late=True, switchable=True),
+        Knob("layout", lambda known: [False, True], "layout", switchable=True),
+        Knob("threads", lambda known: [1, 2, 4], "threads", ordered=True, switchable=True),
+    ),
+)  # fmt: skip
+OFF, LAYOUT, ONE = Config(compile="off"), Config(layout=True), Config(threads=1)
+
+
+def made(rate: float, start_s: float) -> Outcome:
+    outcome = worlds.measured(rate)
+    measurement = outcome.measurement
+    assert isinstance(measurement, Measurement)
+    blocks = tuple(replace(block, steps=FEWEST_STEPS) for block in measurement.blocks)
+    return replace(outcome, measurement=replace(measurement, blocks=blocks, first_step_s=start_s))
+
+
+def history(objective: Objective) -> History:
+    """The script as written compiles for a minute: without that its rate is half as high."""
+    known = Knowledge(as_written={**worlds.WRITTEN, "compile": "default", "threads": 4})
+    space = resolve(SPACE, Known(worlds.DEVICE, 8, knowledge=known))
+    gains = {OFF: 0.5, LAYOUT: 1.5, ONE: 0.6}
+    said = tuple(Rotated(config, Ratio(gain, gain / 1.02, gain * 1.02), 3) for config, gain in gains.items())
+    rotation = replace(made(1000.0, 60.0), rotation=said)
+    baseline = Trial(0, Phase.BASELINE, BASELINE, "", made(1000.0, 60.0))
+    return History(space, objective, [baseline, Trial(1, Phase.ROTATION, BASELINE, "", rotation)])
+
+
+@pytest.mark.parametrize(("planned", "loses"), [(None, True), (10**7, True), (10**6, True), (30_000, False)])
+def test_a_lower_rate_loses_by_more_than_its_start_may_win(planned: int | None, *, loses: bool) -> None:
+    """Over 30,000 samples a start in no time would make half of the rate 1.5 times as fast, 60 s in place of 90."""
+    found = history(worlds.OBJECTIVE if planned is None else amortised(worlds.OBJECTIVE, planned))
+    assert found.is_ruled_out(OFF) is loses
+    assert found.is_outranked(ONE, LAYOUT) is loses
+
+
+def test_the_model_of_gains_has_no_rates_for_rows_where_starts_decide() -> None:
+    for planned, read in ((10**7, 4), (30_000, 1)):
+        model = history(amortised(worlds.OBJECTIVE, planned)).model
+        assert model is not None and len(model.read) == read
