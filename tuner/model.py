@@ -114,14 +114,15 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Reference:
-    """The script as written in the turns between a trial's own: what the trial is held against.
-
-    ``rate`` is in the trial's unit per second; ``gain`` is the trial's rate to it, by ``pairs`` of turns.
+    """The script as written in the turns between a trial's own: what the trial is held against. ``rate`` is in the
+    trial's unit per second; ``gain`` is the trial's rate to it, by ``pairs`` of turns. ``foreign_cpus`` are the cores
+    that others had in those of the script as written; None where an earlier version measured.
     """
 
     rate: float
     gain: Ratio
     pairs: int
+    foreign_cpus: float | None = None
 
 
 @dataclass(frozen=True)
@@ -306,9 +307,8 @@ def baseline_of(trials: Iterable[Trial]) -> Trial | None:
 
 @dataclass(frozen=True)
 class Shift:
-    """Two runs of the baseline, one after the other by trial number, that differ by ``ratio`` (at least 1).
-
-    The machine changed in between, and nobody knows when: gains of the trials between them are rough.
+    """Two runs of the baseline, one after the other by trial number, that differ by ``ratio`` (at least 1): the machine
+    changed in between, and nobody knows when, so that gains of the trials between them are rough.
     """
 
     before: int

@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from tuner.analysis.ranks import united
 from tuner.analysis.resources import (
-    CpuUse,
     ResourceSample,
     card_use,
     cpu_use,
@@ -78,7 +77,8 @@ def measurement_of(
     spans = [(t - block.seconds, t) for t, block in chosen]
     cpus = cpu_use(samples, spans[0][0], spans[-1][1])
     turns = _turns(chosen, window, samples)
-    pairs = _pairs(turns, beside, with_validation, counted=counted)
+    pairs, slower = _pairs(turns, beside, with_validation, counted=counted)
+    foreign = _foreign_cpus([own for own, _ in pairs], samples) if pairs else cpus.foreign
     first_step = last_of(records, child.FirstStep) or child.FirstStep(0.0)
     scaler = knowledge.gradient_scaler or ScalerCounts()
     return Measurement(
@@ -96,15 +96,14 @@ def measurement_of(
         losses=_loss_series(records),
         steady=in_window and _is_whole(records) and is_steady(window.rates),
         cpu_s_per_sample=cpus.own / interval.estimate if interval.estimate > 0 else 0.0,
-        foreign_cpus=_foreign_cpus(cpus, [own for own, _ in pairs[0]], samples),
+        foreign_cpus=foreign,
         knobs=knob_reports(records),
         metrics={metric.name: metric.value for metric in all_of(records, child.Metric)},
         notes=tuple(note.text for note in all_of(records, child.Note)),
-        stolen_cpus=min(cpus.stolen, _foreign_cpus(cpus, [own for own, _ in pairs[0]], samples)),
+        stolen_cpus=min(cpus.stolen, foreign),
         card=card_use(samples, spans[0][0], spans[-1][1]),
         energy=energy_use(samples, spans, interval.estimate if counted and not rotates(entries) else 0.0),
-        scaled_steps=scaler.late_steps,
-        skipped_steps=scaler.late_skipped,
+        scaled_steps=scaler.late_steps, skipped_steps=scaler.late_skipped,
         gradient=last_of(records, FirstGradient),
         weights=tuple(all_of(records, WeightChange)),
         first_metrics=_first_metrics(records),
@@ -113,7 +112,7 @@ def measurement_of(
         queue_share=window.queue_share,
         validation_share=None if any(block.flagged for _, block in chosen) else validation_share(_blocks_of(records)),
         turns=len(turns),
-        reference=_reference(window, *pairs),
+        reference=_reference(window, pairs, slower, beside.samples),
         warmup_extra_s=_extra_s(warmup, window, counted=counted),
     )
 
@@ -190,7 +189,9 @@ def _pairs(
     return pair_up(turns, _turns(timed, window, beside.samples)), window.slower
 
 
-def _reference(own: _Sustained, pairs: Sequence[tuple[Turn, Turn]], slower: float) -> Reference | None:
+def _reference(
+    own: _Sustained, pairs: Sequence[tuple[Turn, Turn]], slower: float, samples: Sequence[ResourceSample]
+) -> Reference | None:
     """The script as written in the same turns; None without pairs."""
     found = gain_interval(pairs)
     if found is None:
@@ -198,13 +199,12 @@ def _reference(own: _Sustained, pairs: Sequence[tuple[Turn, Turn]], slower: floa
     # What an epoch's start adds to either side is spread over all of its turns alike.
     added = own.slower / slower
     low, estimate, high = (added * math.exp(min(end, 700.0)) for end in (found.low, found.estimate, found.high))
-    return Reference(own.rate.estimate / estimate, Ratio(estimate, low, high), len(pairs))
+    foreign = _foreign_cpus([other for _, other in pairs], samples) if samples else None
+    return Reference(own.rate.estimate / estimate, Ratio(estimate, low, high), len(pairs), foreign)
 
 
-def _foreign_cpus(cpus: CpuUse, counting: Sequence[Turn], samples: Sequence[ResourceSample]) -> float:
-    """Cores that were lost to others; by turns in those that count, which are the calm ones where there are enough."""
-    if not counting:
-        return cpus.foreign
+def _foreign_cpus(counting: Sequence[Turn], samples: Sequence[ResourceSample]) -> float:
+    """Cores that were lost to others in the turns that count, which are the calm ones where there are enough."""
     lost_s, seconds = sum(turn.lost * turn.seconds for turn in counting), sum(turn.seconds for turn in counting)
     return lost_s / seconds * samples[-1].cores if samples else 0.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from tuner.analysis.rotation import rotation_of
 from tuner.child.records import Evidence, Failure, WindowEnd
 from tuner.child.wire import Entry, decode_request
 from tuner.masking import MASK
-from tuner.model import TOOK_THE_STUDY_DOWN, Config, Measurement, Outcome, OutcomeKind, Rotated, Trial
+from tuner.model import TOOK_THE_STUDY_DOWN, Config, Measurement, Outcome, OutcomeKind, Reference, Rotated, Trial
 from tuner.storage import codec
 from tuner.storage.folder import OUTCOME, RECORDS, REFERENCE, REFERENCE_RESOURCES, REQUEST, RESOURCES, trial_folder
 from tuner.storage.records import read_records, read_resources
@@ -165,6 +165,8 @@ def _differences(stored: Measurement, derived: Measurement | None) -> list[str]:
             own, again = own or None, again or None  # earlier versions wrote 0 where nobody told
         if field_.name in ("warmup_extra_s", "spared_s") and own is None:
             continue  # earlier versions knew none
+        if isinstance(own, Reference) and isinstance(again, Reference) and own.foreign_cpus is None:
+            again = replace(again, foreign_cpus=None)  # nor that
         if not _same(own, again) and MASK not in repr(own):
             different.append(f"{field_.name} is {_short(own)}, its records give {_short(again)}")
     return different

@@ -17,7 +17,7 @@ from tuner.analysis.contention import (
     throttle_text,
 )
 from tuner.devices.base import FOREIGN_SHARE, FOREIGN_SHARE_BESIDE_A_DEVICE
-from tuner.model import Block, CardUse, Measurement, Outcome, OutcomeKind
+from tuner.model import Block, CardUse, Measurement, Outcome, OutcomeKind, Ratio, Reference
 
 CPU = Host(2, FOREIGN_SHARE)
 CARD = Host(8, FOREIGN_SHARE_BESIDE_A_DEVICE, feeds=True)
@@ -55,6 +55,21 @@ def test_a_round_of_the_finals_can_be_too_busy_on_any_host(host: Host, most: flo
     assert contaminated_by(replace(MEASURED, foreign_cpus=most), host, 1.0) == ()
     assert contaminated_by(replace(MEASURED, foreign_cpus=most + 0.1), host, 1.0) == (busy,)
     assert contaminated_by(replace(MEASURED, foreign_cpus=most + 0.1), None, 1.0) == ()
+
+
+@pytest.mark.parametrize(
+    ("own", "beside", "busy"),
+    [(0.0, 1.2, True), (1.2, 0.0, True), (0.6, 0.6, True), (0.0, 0.9, False), (0.9, 0.0, False), (0.6, None, True)],
+)
+def test_by_turns_a_run_was_as_busy_as_what_it_is_held_against(own: float, beside: float | None, *, busy: bool) -> None:
+    """Rounds are left out by what others took of both sides alike: by that of one they would favour it."""
+    reference = Reference(100.0, Ratio(1.0, 0.9, 1.1), 12, foreign_cpus=beside)
+    run = replace(MEASURED, foreign_cpus=own, turns=12, reference=reference)
+    assert bool(contaminated_by(run, CPU, 1.0)) is busy
+    outcome = Outcome(OutcomeKind.COMPLETE, measurement=run)
+    mean = own if beside is None else (own + beside) / 2
+    assert contamination(outcome, CPU).endswith(f"{mean:.1f} of 2 cores")
+    assert disturbance(outcome, CPU)[1] == pytest.approx(mean / CPU.allowed_foreign_cpus())
 
 
 @pytest.mark.parametrize(("own", "foreign", "busy"), [(3.0, 8.0, False), (6.0, 8.0, True), (1.0, 12.0, True)])

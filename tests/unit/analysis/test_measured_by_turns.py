@@ -9,7 +9,7 @@ from support.entries import entries_of
 
 from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.measurement import Beside, measurement_of
-from tuner.analysis.resources import ResourceSample, lost_share
+from tuner.analysis.resources import READING_S, ResourceSample, lost_share
 from tuner.model import BASELINE, Config, Measurement, Outcome, OutcomeKind, Phase, Trial
 from tuner.objective import RATE
 
@@ -49,6 +49,27 @@ def test_validation_counts_for_both_sides_or_for_none(own: bool, theirs: bool) -
     """Short epochs: one side's blocks are half validation, the other's epochs have become longer."""
     found = beside(turns(1, 300.0, validates=own), turns(2, 200.0, validates=theirs))
     assert found.reference is not None and found.reference.gain.ratio == pytest.approx(1.5)
+
+
+def readings(busy: float, first: int, *, others: float) -> list[ResourceSample]:
+    """Around every second turn from that number on, of one of two cores, of which others had so many then."""
+    found, cpu_s, busy_s = list[ResourceSample](), 0.0, 0.0
+    for number in range(first, first + 24, 2):
+        found.append(ResourceSample(10.0 + number, cpu_s=cpu_s, busy_s=busy_s, cores=2))
+        cpu_s, busy_s = cpu_s + 0.35 * busy, busy_s + 0.35 * (busy + others) + READING_S
+        found.append(ResourceSample(10.0 + number + 0.35, cpu_s=cpu_s, busy_s=busy_s, cores=2))
+    return found
+
+
+@pytest.mark.parametrize(("own", "theirs"), [(0.0, 1.0), (1.0, 0.0), (0.8, 0.4), (0.1, 0.1)])
+def test_what_others_had_is_told_of_the_turns_of_both_sides(own: float, theirs: float) -> None:
+    found = measurement_of(
+        entries_of([*turns(1, 300.0), DONE]), readings(1.0, 1, others=own),
+        Beside(entries_of(turns(2, 200.0)), readings(1.0, 2, others=theirs)),
+    )  # fmt: skip
+    assert found is not None and found.reference is not None
+    assert found.foreign_cpus == pytest.approx(own, abs=0.01)
+    assert found.reference.foreign_cpus == pytest.approx(theirs, abs=0.01)
 
 
 def test_where_one_side_is_nothing_but_validation_all_of_both_counts() -> None:

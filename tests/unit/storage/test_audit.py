@@ -12,14 +12,14 @@ import pytest
 from support import worlds
 from support.ran import Ran
 
-from tuner.analysis.measurement import measurement_of
+from tuner.analysis.measurement import Beside, measurement_of
 from tuner.child.records import ChildRequest, ProbeSide, Window
 from tuner.child.wire import encode_request
 from tuner.model import BASELINE, TOOK_THE_STUDY_DOWN, Config, Measurement, Outcome, OutcomeKind, Phase, Trial
 from tuner.storage.audit import Audit, audit
 from tuner.storage.codec import encode_outcome
 from tuner.storage.database import Repository, TrialRecord
-from tuner.storage.folder import trial_numbers
+from tuner.storage.folder import RECORDS, REFERENCE, REFERENCE_RESOURCES, RESOURCES, trial_numbers
 from tuner.storage.records import read_records, read_resources
 from tuner.storage.studies import read_study
 
@@ -94,6 +94,38 @@ def test_a_memory_that_an_earlier_version_took_for_none_is_no_difference(tmp_pat
         changed = replace(trial.outcome.measurement, peak_device_bytes=peak)
         stored = replace(trial, outcome=replace(trial.outcome, measurement=changed))
         assert len(different(tmp_path, [stored])) == found
+
+
+def by_turns(folder: Path) -> Measurement:
+    """A trial whose blocks are turns, with the script as written between them, and others on a third of two cores."""
+    raw = folder / "trials" / "0000"
+    raw.mkdir(parents=True)
+    for name, first in (("records", 1), ("reference", 2)):
+        blocks = [
+            {"v": 1, "t": n + 0.5, "kind": "block", "phase": "window", "steps": 4, "samples": 64.0 + n, "seconds": 0.5,
+             "wait_s": 0.0, "flagged": False, "turn": n}
+            for n in range(first, 24, 2)
+        ]  # fmt: skip
+        end = {"v": 1, "t": 25.0, "kind": "window", "complete": True, "why": ""}
+        (raw / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in [*blocks, end]))
+        samples = [{"t": t / 2, "cpu_s": t / 4, "busy_s": t / 4 + t / 3, "cores": 2} for t in range(52)]
+        resources = "resources.jsonl" if name == "records" else "reference-resources.jsonl"
+        (raw / resources).write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+    beside = Beside(read_records(raw / REFERENCE), read_resources(raw / REFERENCE_RESOURCES))
+    found = measurement_of(read_records(raw / RECORDS), read_resources(raw / RESOURCES), beside)
+    assert found is not None
+    return found
+
+
+def test_what_others_had_of_the_other_side_is_checked_where_it_was_stored(tmp_path: Path) -> None:
+    measured = by_turns(tmp_path)
+    assert measured.reference is not None and measured.reference.foreign_cpus
+    trial = Trial(0, Phase.SEARCH, Config(threads=1), "", Outcome(OutcomeKind.COMPLETE, measurement=measured))
+    for foreign, found in ((measured.reference.foreign_cpus, 0), (None, 0), (0.0, 1)):  # earlier versions knew none
+        stored = replace(measured, reference=replace(measured.reference, foreign_cpus=foreign))
+        assert len(different(tmp_path, [with_figures(trial, stored)])) == found
+    other = replace(measured, reference=replace(measured.reference, foreign_cpus=None, rate=1.0))
+    assert len(different(tmp_path, [with_figures(trial, other)])) == 1
 
 
 def test_changed_and_missing_records_are_found(tmp_path: Path) -> None:
