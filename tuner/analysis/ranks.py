@@ -311,9 +311,9 @@ def _of_all(record: Record, ranks: Sequence[_Rank], remarks: Sequence[str]) -> R
 
 
 def _worst(report: KnobReport, ranks: Sequence[_Rank]) -> KnobReport:
-    """The report of the rank whose evidence is worst; of several the first."""
-    reports = [(number, each) for number, rank in enumerate(ranks) for each in rank.all_of(KnobReport)]
-    of_knob = [(number, each) for number, each in reports if each.knob == report.knob]
+    """The report of the rank whose evidence is worst, of several the first; the last report of each rank counts."""
+    last = [{each.knob: each for each in rank.all_of(KnobReport)} for rank in ranks]
+    of_knob = [(number, each[report.knob]) for number, each in enumerate(last) if report.knob in each]
     number, worst = min(of_knob, key=lambda found: (_WORST_FIRST.index(found[1].evidence), found[0]))
     reason = f"rank {number}: {worst.reason}" if number and worst.reason else worst.reason
     return replace(worst, reason=reason)

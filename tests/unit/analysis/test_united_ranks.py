@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.analysis.measurement import measurement_of
+from tuner.analysis.measurement import knob_reports, measurement_of
 from tuner.analysis.ranks import LARGE_SKEW, SAME_BATCHES, skew_of, united, unlike_steps
 from tuner.child.records import (
     Block,
@@ -135,6 +135,21 @@ def test_the_worst_evidence_of_a_knob_counts() -> None:
     bad = KnobReport("num_workers", 2, 1, 0, Evidence.CONTRADICTED, "it has 0", observed=0)
     (report,) = [e.record for e in united(_entries([good], [bad])) if isinstance(e.record, KnobReport)]
     assert (report.evidence, report.reason) == (Evidence.CONTRADICTED, "rank 1: it has 0")
+
+
+def test_of_each_rank_the_last_report_of_a_knob_counts() -> None:
+    """As in a trial of one process: an earlier one is taken back by it, for better or worse."""
+    early = KnobReport("compile", True, 0, 0, Evidence.NOT_APPLICABLE, "nothing is compiled yet")
+    late = KnobReport("compile", True, 1, 1, Evidence.VERIFIED, observed=True)
+    doubt = KnobReport("compile", True, 1, 1, Evidence.UNVERIFIABLE, "what else it did wasn't seen")
+
+    def told(*ranks: list[Record]) -> set[tuple[Evidence, str]]:
+        reports = knob_reports([entry.record for entry in united(_entries(*ranks))])
+        return {(report.evidence, report.reason) for report in reports}
+
+    assert told([early, late], [early, late]) == {(Evidence.VERIFIED, "")}
+    assert told([early, late], [late, doubt]) == {(Evidence.UNVERIFIABLE, "rank 1: what else it did wasn't seen")}
+    assert told([late], [late, early]) == {(Evidence.NOT_APPLICABLE, "rank 1: nothing is compiled yet")}
 
 
 def test_the_slowest_rank_to_come_is_named() -> None:
