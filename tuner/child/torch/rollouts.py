@@ -68,8 +68,8 @@ class _Stretch:
     began_s: float = field(default_factory=perf_counter)
 
     def makes(self, length: int | None) -> bool:
-        """Whether data of this length may be those rows; the last call may have been about where they ended."""
-        return bool(length) and self.rows - self.newest <= int(length or 0) <= self.rows
+        """Whether data of this length may be those rows: all, or all but the last call's, about where they ended."""
+        return bool(length) and int(length or 0) in (self.rows - self.newest, self.rows)
 
 
 def _storages(held: Iterable[Any]) -> set[int]:
