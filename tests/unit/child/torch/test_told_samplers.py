@@ -67,14 +67,109 @@ class ByPlace(Ordered):
         np.add.at(self.losses, places, losses)
 
 
+class ByMethodOfOneName(Ordered):
+    """As a sampler by priorities has it, which keeps a tree of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tree: dict[int, float] = {}
+
+    def tell(self, losses: dict[int, float]) -> None:
+        self.tree.update(losses)
+
+    update = tell
+
+
+class ByAlias(Ordered):
+    def tell(self, losses: Any) -> None:
+        known = self.losses
+        known += losses
+
+
+class ByPart(Ordered):
+    def tell(self, losses: Any) -> None:
+        known = self.losses[:8]
+        known *= losses
+
+
+class ByFunctionItHolds(Ordered):
+    def __init__(self) -> None:
+        super().__init__()
+        self.learn = own.learn
+
+    def tell(self, loss: float) -> None:
+        self.learn(self.losses, loss)
+
+
+class BySetter(Ordered):
+    @property
+    def told(self) -> float:
+        return float(self.losses[0])
+
+    @told.setter
+    def told(self, loss: float) -> None:
+        self.losses[0] = loss
+
+
+class ByCall(Ordered):
+    def __call__(self, loss: float) -> None:
+        self.losses[0] = loss
+
+
+class ByStaticMethod(Ordered):
+    def tell(self, loss: float) -> None:
+        self._learn(self.losses, loss)
+
+    @staticmethod
+    def _learn(losses: Any, loss: float) -> None:
+        losses[0] = loss
+
+
 class Reads(Ordered):
     def entropy(self) -> Any:
         return -np.sum(self.losses * np.log(self.losses)) / time.time()
+
+    def share(self, count: int) -> float:
+        rest = self.count
+        rest -= count
+        known = self.losses
+        known = known + rest
+        more = self.losses + rest
+        more += known
+        return float(self._mean(known + more))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 96
+
+    @property
+    def names(self) -> Any:
+        return self.losses.dtype.names
+
+    @classmethod
+    def of(cls, settings: Any) -> Reads:
+        settings.seen.append(cls)
+        return cls()
+
+    @staticmethod
+    def _mean(losses: Any) -> Any:
+        return losses.mean()
 
 
 @pytest.mark.parametrize("made", [ByOwnModule, ByItsAttribute, ByHeap, ByOperator, ByCopy, ByOut, ByPlace])
 def test_a_function_that_changes_what_it_is_given_tells_a_sampler(made: type[Ordered]) -> None:
     assert feedback(made()).startswith(f"{made.__name__}.tell may tell it")
+
+
+@pytest.mark.parametrize("made", [ByMethodOfOneName, ByAlias, ByPart, ByFunctionItHolds, ByStaticMethod])
+def test_so_does_a_method_that_has_what_it_holds_changed(made: type[Ordered]) -> None:
+    """One named ``update`` passed for the sampler's own where it calls that of a dictionary it holds."""
+    assert feedback(made()).startswith(f"{made.__name__}.tell may tell it")
+
+
+@pytest.mark.parametrize(("made", "name"), [(BySetter, "told.setter"), (ByCall, "__call__")])
+def test_so_does_what_a_script_writes_without_the_name_of_a_method(made: type[Ordered], name: str) -> None:
+    assert feedback(made()).startswith(f"{made.__name__}.{name} may tell it")
 
 
 def test_one_that_computes_with_it_does_not() -> None:
