@@ -8,10 +8,16 @@ from pathlib import Path
 import pytest
 from support import worlds
 
+from search_spaces.torch import SPACE as TORCH
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.child.records import Window
+from tuner.devices.cpu import cpu_device
+from tuner.knowledge import Knowledge
 from tuner.model import BASELINE, Block, Config, Outcome, Phase, Ratio, Reference, Trial
 from tuner.runner.request import Limits
+from tuner.space.declare import Known
+from tuner.space.resolve import resolve
+from tuner.study.budget import larger_step
 from tuner.study.lengths import FEWEST_SHORT_TURNS, SHORT_TURN_S, SLOWER, WARMUP_S, screen_lengths, screened_samples
 from tuner.study.run_times import RunTimes
 
@@ -202,6 +208,15 @@ def test_a_screen_that_is_too_short_or_was_for_larger_steps_sets_no_length() -> 
     assert odd(1800.0, (10_240,)) == odd(1800.0)
     assert odd(1800.0, (200, 1001)) == odd(1800.0)
     assert odd(1800.0, (601, 2404), larger_step=64)[0] == 64 * 20
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_a_larger_step_holds_the_samples_of_all_ranks(ranks: int) -> None:
+    """A screen is as many samples as all of them have trained on: of four ranks it had five steps of a larger batch."""
+    known = Known(cpu_device(), 2, knowledge=Knowledge(as_written={"batch_size": 32}), ranks=ranks)
+    space = resolve(TORCH, known)
+    assert larger_step(Config(batch_size=128), space) == 128 * ranks
+    assert larger_step(Config(batch_size=32), space) == larger_step(Config(batch_size=128), None) == 0
 
 
 def test_metrics_of_the_users_own_have_the_usual_length(tmp_path: Path) -> None:
