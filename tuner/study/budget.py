@@ -395,6 +395,6 @@ def keeping_batch(trials: Sequence[Trial], space: ResolvedSpace | None) -> list[
 
 
 def larger_step(config: Config, space: ResolvedSpace | None) -> int:
-    """The samples of a step of a config with a larger effective batch, in whichever contest; 0 of others."""
-    is_larger = space is not None and batch_factor(config, space.knowledge) > 1
-    return samples_per_step({**space.knowledge.as_written, **config}) if space is not None and is_larger else 0
+    """The samples that all ranks take in a step of a larger effective batch, in whichever contest; 0 of others."""
+    known = space if space is not None and batch_factor(config, space.knowledge) > 1 else None
+    return known.ranks * samples_per_step({**known.knowledge.as_written, **config}) if known is not None else 0
