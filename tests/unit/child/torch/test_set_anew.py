@@ -51,6 +51,51 @@ class Kept(Mixed):
         self.keep(x)
         return mixed
 
+class Asking:
+    """The same, read by another method as well."""
+    before = 0.0
+    def keep(self, x):
+        self.before = float(x.mean())
+    def mixed(self, x):
+        return x + self.before
+    def __call__(self, x):
+        mixed = self.mixed(x)
+        self.keep(x)
+        return mixed
+
+class Within:
+    """The same by a method that does all of it."""
+    before = 0.0
+    def mix(self, x):
+        mixed, self.before = x + self.before, float(x.mean())
+        return mixed
+    def __call__(self, x):
+        return self.mix(x)
+
+class Seldom:
+    """Keeps one now and then."""
+    before = 0.0
+    def __call__(self, x):
+        if random.random() < 0.5:
+            self.before = float(x.mean())
+        return x + self.before
+
+class Sure(Drawn):
+    """Draws under conditions, and reads under the same; as MONAI's noise."""
+    noise = 0.0
+    def randomize(self):
+        super().randomize()
+        if not self.is_done:
+            return None
+        self.noise = random.random()
+    def __call__(self, x, randomize=True):
+        if randomize:
+            self.randomize()
+        if random.random() < 0.5:
+            self.shift = random.random()
+            x = x + self.shift
+        return x + self.noise if self.is_done else x
+
 class Told(Drawn):
     """Is told how often, by a method of its own, which the training calls."""
     def set_chance(self, chance):
@@ -71,8 +116,11 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.mark.parametrize(
     ("kind", "changes"),
-    [("Drawn", ""), ("Warming", "seen"), ("Mixed", "before"), ("Kept", "before"), ("Told", "chance")],
-)
+    [
+        ("Drawn", ""), ("Sure", ""), ("Warming", "seen"), ("Mixed", "before"), ("Kept", "before"), ("Asking", "before"),
+        ("Within", "before"), ("Seldom", "before"), ("Told", "chance"),
+    ],
+)  # fmt: skip
 def test_what_a_transform_draws_for_each_sample_is_no_reason(
     begin: Begin, library: Any, kind: str, changes: str
 ) -> None:
