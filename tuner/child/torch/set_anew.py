@@ -8,7 +8,7 @@ read, is another matter.
 from __future__ import annotations
 
 import dis
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from types import CodeType, FunctionType
 
 from ..call_sites import codes
@@ -34,9 +34,8 @@ def is_set_anew(holder: object, attribute: str, reading: Sequence[str]) -> bool:
         called = {name for code in reached for name in _named(code)}
         more = [name for name, _ in methods if name in called and name not in found]
         if not more:
-            begins = [code for name, code in methods if name in reading]
             sets = _leads_to_setting(attribute, methods)
-            is_anew = not any(_reads_first(attribute, code, sets) for code in begins)
+            is_anew = not any(_reads_first(attribute, name, methods, sets, frozenset()) for name in reading)
             return is_anew and any(attribute in _stored(code) for code in reached if lies_in_library(code.co_filename))
         found.update(dict.fromkeys(more))
 
@@ -55,17 +54,44 @@ def _leads_to_setting(attribute: str, methods: Sequence[tuple[str, CodeType]]) -
         sets |= more
 
 
-def _reads_first(attribute: str, code: CodeType, sets: Collection[str]) -> bool:
-    """Whether a method reads the attribute before anything in it may have set it."""
-    for each in dis.get_instructions(code):
-        if each.opname == "STORE_ATTR" and each.argval == attribute:
-            return False
-        if each.opname.startswith(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")):
-            if each.argval == attribute:
+def _reads_first(
+    attribute: str, method: str, methods: Sequence[tuple[str, CodeType]], sets: Collection[str], within: frozenset[str]
+) -> bool:
+    """Whether a method, in that of any class, or one that it calls reads the attribute before it may have been set.
+
+    ``within``: methods that call this one.
+    """
+    if method in within:
+        return False
+    among = {name for name, _ in methods}
+    for code in (code for name, code in methods if name == method):
+        for each, is_set in _until_set(attribute, code):
+            name = each.argval
+            if name == attribute and not is_set:
                 return True
-            if each.argval in sets:
-                return False
+            if name in among and name != attribute:
+                if not is_set and _reads_first(attribute, name, methods, sets, within | {method}):
+                    return True
+                if name in sets:
+                    break  # also where it is called under a condition: what has been drawn is read under the same one
     return False
+
+
+def _until_set(attribute: str, code: CodeType) -> Iterator[tuple[dis.Instruction, bool]]:
+    """The instructions that read attributes before a code sets this one whatever comes; and whether it has been set
+    where they lie: under the same condition.
+    """
+    ends, set_until = list[int](), -1
+    for each in dis.get_instructions(code):
+        ends = [end for end in ends if end > each.offset]  # of the conditions that it lies under
+        if "JUMP" in each.opname and isinstance(each.argval, int) and each.argval > each.offset:
+            ends.append(each.argval)
+        elif each.opname == "STORE_ATTR" and each.argval == attribute:
+            if not ends:
+                return
+            set_until = max(set_until, min(ends))
+        elif each.opname.startswith(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")):
+            yield each, each.offset < set_until
 
 
 def _named(code: CodeType) -> set[str]:
