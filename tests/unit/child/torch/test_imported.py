@@ -77,6 +77,64 @@ def test_what_it_has_set_of_a_class_or_another_module(tmp_path: Path, monkeypatc
     assert set_of(tmp_path, monkeypatch, "CONFIG = 3\ndef main():\n    np.SCALE = 5\n    del np.SCALE") == ""
 
 
+SETTINGS = """
+import types
+OPTIONS, SIZES, WIDTH = types.SimpleNamespace(scale=1), {}, 4
+class Kept:
+    scale = 1
+def use(scale):
+    global WIDTH
+    SIZES["scale"] = Kept.scale = WIDTH = scale
+"""
+USE = """
+import settings
+def use(scale):
+    settings.WIDTH = scale
+"""
+READER = """
+import settings
+from settings import OPTIONS, SIZES, WIDTH, Kept
+class Data:
+    def __getitem__(self, number):
+        return number * READS
+"""
+
+
+@pytest.mark.parametrize(
+    ("reads", "sets", "name"),
+    [
+        ("OPTIONS.scale", "settings.OPTIONS.scale = 5", "what settings holds"),
+        ("OPTIONS.scale", "from settings import OPTIONS as own\n    own.scale = 5", "OPTIONS"),
+        ("SIZES['scale']", "settings.use(5)", "SIZES"),
+        ("Kept.scale", "settings.use(5)", "Kept"),
+        ("OPTIONS.scale", "settings.use(5)", ""),
+        ("WIDTH", "settings.use(5)", ""),
+        ("settings.WIDTH", "settings.use(5)", "settings"),
+        ("settings.WIDTH", "user.use(5)", "settings"),
+        ("settings.SIZES.get('width', 1)", "user.use(5)", "settings"),
+        ("settings.types.MappingProxyType({'scale': 1})['scale']", "settings.use(5)", ""),
+    ],
+)
+def test_what_it_has_set_of_what_another_module_of_its_data_has_imported(
+    reads: str, sets: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scripts keep settings in a module that their data import: each worker read them as an import leaves them."""
+    for module, text in (("settings", SETTINGS), ("user", USE), ("reader", READER.replace("READS", reads))):
+        (tmp_path / f"{module}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "train.py"
+    home = "user" if sets.startswith("user") else "settings"
+    path.write_text(f'import reader, {home}\ndef main():\n    {sets}\nif __name__ == "__main__":\n    main()\n')
+    linecache.clearcache()
+    _looked_into.cache_clear()
+    script = ModuleType("__main__")
+    script.__file__ = str(path)
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    exec(compile(path.read_text(), str(path), "exec"), vars(script))
+    assert set_since({"dataset": script.reader.Data()}) == name
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
