@@ -10,13 +10,14 @@ import ast
 import linecache
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from types import FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 
 from ..call_sites import is_library
 from ..data_state import values
+from ..taken import taken_of
 from .copies import READING, beside
 from .reached import IGNORED, functions, variables_in
 
@@ -27,6 +28,9 @@ _CHANGING = (
 """Beginnings of the names of methods that change what they belong to."""
 _SEEDED = ("default_rng", "RandomState", "Random", "PRNGKey", "key")
 _DRAWN = ("random", "rand", "randn", "randint", "randperm", "time", "perf_counter", "now", "uuid4", "urandom", "getpid")
+_UNCHANGING = (
+    type(None), bool, int, float, complex, str, bytes, tuple, FunctionType, BuiltinFunctionType, logging.Logger,
+)  # fmt: skip
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -48,6 +52,34 @@ def set_since(data: Mapping[str, object], methods: Sequence[str] = READING, *, s
     return next((name for function in read for name in _set_of(function)), "")
 
 
+def _is_changed_elsewhere(value: object) -> bool:
+    """Whether a module of the script's that holds this very object, by whatever name, sets parts of it after an import,
+    or may by a method; or the script itself does, which took it within a function (``from settings import OPTIONS``).
+    """
+    if isinstance(value, _UNCHANGING) or (isinstance(value, ModuleType) and not _own_file(value)):
+        return False
+    script = sys.modules.get("__main__")
+    for module in list(sys.modules.values()):
+        held = getattr(module, "__dict__", {})
+        if not (file := _own_file(module)):
+            continue
+        names = {name for name, each in list(held.items()) if each is value}
+        if not (names or module is script):
+            continue
+        looked = _looked_into(file)
+        taken = {name for name, (home, own) in looked.imported.items()
+                 if name not in held and getattr(sys.modules.get(home), own, None) is value}  # fmt: skip
+        if not (looked.holders | looked.changed).isdisjoint(names | taken):
+            return True
+    return False
+
+
+def _own_file(module: object) -> str:
+    """The file of a module of the script's; "" of any other."""
+    file = getattr(module, "__file__", None)
+    return file if isinstance(file, str) and not is_library(file) else ""
+
+
 def is_made_again(value: type | FunctionType) -> bool:
     """Whether a class or function has its place still where the script is imported."""
     script = sys.modules.get("__main__")
@@ -64,21 +96,35 @@ def _set_of(function: FunctionType) -> Iterator[str]:
     module, held = _looked_into(file), function.__globals__
     for name in variables_in(function.__code__):
         value = held.get(name)
-        if name in held and not isinstance(value, (FunctionType, *IGNORED)) and not module.leaves(name, value):
+        if name not in held or isinstance(value, FunctionType):
+            continue
+        if isinstance(value, ModuleType):
+            is_left = not _sets_itself(value, taken_of(name, function.__code__))
+        else:
+            is_left = isinstance(value, IGNORED) or module.leaves(name, value)
+        if not is_left or _is_changed_elsewhere(value):
             yield name
+
+
+def _sets_itself(module: ModuleType, taken: Collection[str] | None) -> bool:
+    """Whether a module of the script's sets a variable that is ``taken`` of it, or a part of that, after its import."""
+    looked = _looked_into(_own_file(module))
+    later = looked.again | looked.holders | looked.changed
+    return bool(later if taken is None else later.intersection(taken))
 
 
 @dataclass
 class _Module:
     """``written``: variable → what it is set to as the file is imported, more than once maybe. ``again``: those that
     are set elsewhere, too. ``holders``: those of which an attribute or an item is. ``changed``: those that may be by a
-    method.
+    method. ``imported``: name, in a function too → the module that it is taken from, and its name there.
     """
 
     written: dict[str, list[ast.expr | None]] = field(default_factory=dict)
     again: set[str] = field(default_factory=set)
     holders: set[str] = field(default_factory=set)
     changed: set[str] = field(default_factory=set)
+    imported: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def leaves(self, name: str, value: object) -> bool:
         """Whether an import leaves the variable with this value."""
@@ -133,6 +179,8 @@ def _looked_into(file: str) -> _Module:
             _look_into(found, ast.walk(node))
         elif isinstance(node, ast.Global):
             found.again.update(node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.imported |= {each.asname or each.name: (node.module, each.name) for each in node.names}
     return found
 
 
