@@ -43,6 +43,55 @@ def test_gradients_that_nothing_follows_are_no_steps_and_their_loader_does_not_t
     assert "batch_size" not in facts["left_out"] and not facts["remarks"]
 
 
+def test_nor_are_those_that_are_taken_when_an_optimizer_has_gone(begin: Begin) -> None:
+    """As between two tasks, of how much each weight matters (elastic weight consolidation)."""
+    trial, model = begin(), torch.nn.Linear(4, 1)
+
+    def train() -> None:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        take(model, loader(8), optimizer.step)
+
+    train()
+    gc.collect()
+    take(model, loader(2), lambda: None)
+    assert trial.steps == 40
+    train()
+    facts = trial.end()
+    assert trial.steps == 80 and not facts["remarks"]
+    assert facts["samples"] == 80 * 8 + 2, "its first batch might have had an optimizer of its own"
+
+
+def test_a_step_counts_once_where_each_has_an_optimizer_of_its_own(begin: Begin) -> None:
+    """What its optimizer moved, which was gone by then, passed for an update by hand as well: 80 steps of 40."""
+    trial, model = begin(), torch.nn.Linear(4, 1)
+
+    def update() -> None:
+        torch.optim.SGD(model.parameters(), lr=0.01).step()
+        gc.collect()
+
+    take(model, loader(8), update)
+    facts = trial.end()
+    assert trial.steps == 40 and facts["samples"] == 40 * 8 and facts["as_written"]["batch_size"] == 8
+
+
+def test_updates_by_hand_may_follow_those_of_an_optimizer(begin: Begin) -> None:
+    trial, model = begin(), torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    take(model, loader(8), optimizer.step)
+    del optimizer
+    gc.collect()
+
+    @torch.no_grad()
+    def update() -> None:
+        for parameter in model.parameters():
+            assert parameter.grad is not None
+            parameter.sub_(0.01 * parameter.grad)
+
+    take(model, loader(8), update)
+    assert trial.steps == 79, "the first of these might have had an optimizer of its own"
+    assert trial.end()["samples"] == 80 * 8
+
+
 @pytest.mark.parametrize("kind", ["in place", "by .data", "by nothing", "made anew"])
 def test_each_backward_is_a_step_where_the_script_updates_by_hand(begin: Begin, kind: str) -> None:
     trial = begin()
