@@ -22,15 +22,20 @@ None of them is referred to: it would stay, or not be exchanged (``torch.utils.s
 
 
 class HandUpdates:
-    """Looks at the weights before each backward, until they have changed from one to the next or there is an optimizer.
+    """Looks at the weights before each backward while there is no optimizer, until they change from one to the next.
 
-    A script may take gradients before it makes its optimizer: to estimate where adapters begin, which weights to
-    prune, or Fisher's information. Nothing moves there. So the first backward waits for the second one's look.
+    A script may take gradients before it makes its optimizer, or once that has gone: to estimate where adapters begin,
+    which weights to prune, or Fisher's information. Nothing moves there. So the first backward waits for the second
+    one's look. What an optimizer moved that has gone since is no update by hand.
     """
 
     def __init__(self, session: Session, torch: ModuleType, weights: WeightWatch) -> None:
         self.are_seen = self.waits = False
         """Whether backwards are steps from here on, and whether the newest one is the first, which waits."""
+        self.may_be = True
+        """Whether the newest backward may be one of a script that updates by hand."""
+        self._has_stepped = False
+        """Whether an optimizer has since the newest backward."""
         self._session = session
         self._torch = torch
         self._weights = weights
@@ -39,14 +44,21 @@ class HandUpdates:
     @property
     def only_takes(self) -> bool:
         """Whether gradients were taken several times by now, and nothing moved between them."""
-        return not (self.are_seen or self.waits)
+        return self.may_be and not (self.are_seen or self.waits)
+
+    def optimizer_stepped(self) -> None:
+        """It may be gone by the next backward: some scripts make one for each step."""
+        self._has_stepped = True
 
     def backward_begins(self, losses: Sequence[Tensor], optimizers: Collection[Optimizer]) -> bool:
         """Whether the backward before this one is known by this to have been a step, which wasn't counted yet."""
         if not optimizers:
             self._weights.backward_begins(losses)
-        if optimizers or self.are_seen or not self._session.measuring:
-            self.are_seen, self.waits, self._before = True, False, None
+        has_stepped, self._has_stepped = self._has_stepped, False
+        self.may_be = not (optimizers or has_stepped) and self._session.measuring
+        if not self.may_be:
+            self.are_seen, self.waits, self._before = False, False, None
+        if self.are_seen or not self.may_be:
             return False
         look, before = self._looked_at(losses), self._before
         self.waits, self._before = before is None, look
@@ -55,6 +67,7 @@ class HandUpdates:
         common = look.keys() & before.keys()
         # Weights that each update makes anew are others; and what can't be looked at is taken to change.
         self.are_seen = not common or any(look[key] != before[key] for key in common)
+        self._before = None if self.are_seen else look
         return self.are_seen
 
     def _looked_at(self, losses: Sequence[Tensor]) -> _Look:

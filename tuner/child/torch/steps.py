@@ -78,8 +78,7 @@ class StepWatch:
         """Of closures that the script gives its optimizer, beyond the first one in a step."""
         self.scaled_by_script = False
         self.losses, self.rates = LossWatch(session), RateWatch(session)
-        self.trajectory = TrajectoryWatch(session, torch)
-        self.weights = WeightWatch(session, torch)
+        self.trajectory, self.weights = TrajectoryWatch(session, torch), WeightWatch(session, torch)
         self.by_hand = HandUpdates(session, torch, self.weights)
         self.scaling: LossScaling | None = None
         self._here = _Here()
@@ -183,7 +182,7 @@ class StepWatch:
     def _observe_backward(self, leads: bool) -> None:
         self.backwards += 1
         self.backward_ran(leads)
-        by_hand = not self.optimizers and not self._here.in_optimizer
+        by_hand = self.by_hand.may_be and not self.optimizers and not self._here.in_optimizer
         if by_hand:
             self.losses.step_ends()
         within, self._awaits_backward = self._awaits_backward, False
@@ -247,6 +246,7 @@ class StepWatch:
         self.weights.step_begins(optimizer)
         result = self._inner_step(inner, optimizer, args, kwargs, has_closure=callable(closure))
         self.steps += 1
+        self.by_hand.optimizer_stepped()
         self._backwards_before = self.backwards
         self.losses.step_ends()
         if self.session.measuring:

@@ -81,11 +81,10 @@ def test_updates_by_hand_may_follow_those_of_an_optimizer(begin: Begin) -> None:
     del optimizer
     gc.collect()
 
-    @torch.no_grad()
     def update() -> None:
         for parameter in model.parameters():
             assert parameter.grad is not None
-            parameter.sub_(0.01 * parameter.grad)
+            parameter.data.sub_(0.01 * parameter.grad)
 
     take(model, loader(8), update)
     assert trial.steps == 79, "the first of these might have had an optimizer of its own"
