@@ -273,26 +273,6 @@ def test_rows_may_be_whitened_before_they_are_trained_on(
     assert (trial.steps, trial.samples) == (48 * epochs, 48 * 32 * epochs) and trial.set_apart() <= 1
 
 
-@pytest.mark.parametrize("at_a_time", [512, 256])
-def test_nor_is_what_is_validated_on_where_fewer_rows_are_drawn_for_each_epoch(
-    begin: Callable[..., Any], at_a_time: int
-) -> None:
-    """In one call of 512, or two: whatever was trained on next had fewer rows, and that passed for what was asked."""
-    trial, model = begin(), torch.nn.Linear(12, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    held_out, pool = torch.rand(512, 12), torch.rand(4096, 12)
-    for _ in range(6):
-        with torch.no_grad():
-            for rows in held_out.split(at_a_time):
-                model.eval()(rows)
-        for (batch,) in DataLoader(TensorDataset(pool[torch.randperm(4096)[:320]]), batch_size=32):
-            optimizer.zero_grad()
-            model.train()(batch).square().mean().backward()
-            optimizer.step()
-    trial.end()
-    assert trial.set_apart() == 5, "what comes before the first step is start-up"
-
-
 @pytest.mark.parametrize("by_loader", [False, True])
 def test_so_are_not_the_training_data_though_each_epoch_has_a_loader_of_its_own(
     begin: Callable[..., Any], by_loader: bool
