@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from time import perf_counter
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -112,8 +113,8 @@ class RolloutWatch:
         """What each module was asked about since a call to train, apart from ``_parts`` of one that was."""
         self._parts: weakref.WeakSet[Module] = weakref.WeakSet()
         self._has_trained = False
-        self._given: ByIdentity[bool] = ByIdentity()
-        """Sets of data that a loader that trains has given from."""
+        self._given: ByIdentity[tuple[float, int | None]] = ByIdentity()
+        """Sets of data that a loader that trains has given from: since when, and of which length they were then."""
         self._times = 0
 
     def asked(self, module: Module, given: Iterable[object]) -> bool:
@@ -177,7 +178,8 @@ class RolloutWatch:
         """
         is_new = dataset not in self._given
         with suppress(TypeError):  # no weak reference to it
-            self._given[dataset] = True
+            if is_new:
+                self._given[dataset] = perf_counter(), length
         if self._has_trained and not is_new:
             return False  # another epoch on what a rollout was made into
         asked = [] if self._has_trained or not is_new else list(self._since.values())
@@ -188,6 +190,17 @@ class RolloutWatch:
             return False
         self._acts()
         return True
+
+    @property
+    def looks_for_written(self) -> bool:
+        """Whether what a model has written may be among what it is trained on next."""
+        return not self._roll and self.written.is_looked_for
+
+    def fetched(self, dataset: Any, length: int | None, batch: object) -> None:
+        """A loader that trains gave a batch of these data."""
+        since_s, known_length = self._given.get(dataset, (inf, None))
+        if since_s < self.written.began_s and length == known_length:
+            self.written.fetched(batch)
 
     def _acts(self) -> None:
         """What was asked since a call to train was asked in a rollout: of a policy, a critic, an older policy."""

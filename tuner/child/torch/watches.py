@@ -131,10 +131,12 @@ class TorchWatches:
     def _batch_fetched(self, key: str, batch: object, count: int) -> None:
         self.gradients.batch_fetched(key, batch, count)
         source, primary = self.loaders.sources[key], self.loaders.sources.primary
-        if not source.given and (primary is None or source.stack == primary.stack):  # an iteration's first
-            dataset, rollouts = source.dataset(), self.modules.rollouts
-            if rollouts.data_begin(dataset, length(dataset), source.made_s):
-                self.session.clock.was_training()
+        rollouts, dataset = self.modules.rollouts, source.dataset()
+        if rollouts.looks_for_written:
+            rollouts.fetched(dataset, length(dataset), batch)
+        is_first = not source.given and (primary is None or source.stack == primary.stack)  # of an iteration
+        if is_first and rollouts.data_begin(dataset, length(dataset), source.made_s):
+            self.session.clock.was_training()
         if self.session.ranks > 1 and not source.fetches:
             source.first = told_apart_by(self.torch, batch)
 

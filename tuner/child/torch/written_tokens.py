@@ -1,13 +1,16 @@
 """Which model wrote, without gradients, the tokens that it is trained on next: that generation is part of training.
 
 A model that writes is asked about rows that grow by a token with each call, or about the newest token alone where it
-keeps what it computed of the others. Samples that a script draws to be read grow likewise: they don't come again.
+keeps what it computed of the others. Samples that a script draws to be read grow likewise: they don't come again, but
+where a model has learned its training data by heart, or is asked for them. Then a loader gives them of data that were
+there before.
 """
 
 from __future__ import annotations
 
 import itertools
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from time import perf_counter
@@ -23,6 +26,8 @@ BEFORE, FEWEST, MOST_WRITTEN = 4, 3, 16
 """Tokens of a row that are looked for: so many of those that were given, and at least and at most of those written."""
 LOOKED_AT = 8
 """Calls to train behind what was written, in which it is looked for."""
+FETCHED = 4
+"""Batches, the newest ones, that may be what a model is called to train on: some loaders fetch ahead."""
 MOST_NUMBERS = 1 << 18
 """Of a call to train that are looked at, in its first rows."""
 MOST_CALLS, MOST_S = 512, 0.25
@@ -41,6 +46,9 @@ class WrittenTokens:
         self._given = 0
         """Tokens of each row that weren't written."""
         self._found: set[int] = set()
+        self.began_s = 0.0
+        """When the first token was asked for, as ``time.perf_counter`` tells it."""
+        self._fetched: deque[list[str]] = deque(maxlen=FETCHED)
         self._calls = self._looked_at = 0
         self._seconds = 0.0
 
@@ -54,7 +62,8 @@ class WrittenTokens:
         is_kept = self._has_written and not self._looked_at  # until it was looked for, whatever else is asked about
         if rows and not self._grows(module, rows) and not is_kept:
             self._model, self._rows, self._given = weakref.ref(module), rows, len(rows[0])
-            self._found, self._looked_at = set(), 0
+            self._found, self._looked_at, self.began_s = set(), 0, began
+            self._fetched.clear()
         self._seconds += perf_counter() - began
 
     def _grows(self, module: Module, rows: list[list[int]]) -> bool:
@@ -73,17 +82,32 @@ class WrittenTokens:
     def _has_written(self) -> bool:
         return bool(self._rows) and len(self._rows[0]) - self._given >= FEWEST
 
+    @property
+    def is_looked_for(self) -> bool:
+        """Whether what was written may be trained on now."""
+        may_be = self._has_written and self._looked_at < LOOKED_AT and self._seconds <= MOST_S
+        return may_be and self.may_read()
+
+    def fetched(self, batch: object) -> None:
+        """A loader gave a batch of data that were there before anything was written: it holds nothing of that."""
+        began = perf_counter()
+        tables = itertools.islice(self._integers((batch,), None), 2)
+        self._fetched.append([_text(row) for rows in tables for row in rows])
+        self._seconds += perf_counter() - began
+
     def trains_on(self, given: Iterable[object]) -> Module | None:
         """A module is called to train: the one that wrote at least half of the rows that were followed, once seen."""
-        if not self._has_written or self._looked_at >= LOOKED_AT or self._seconds > MOST_S or not self.may_read():
+        if not self.is_looked_for:
             return None
         began = perf_counter()
         self._looked_at += 1
         first = max(0, self._given - BEFORE)
         wanted = [_text(row[first : self._given + MOST_WRITTEN]) for row in self._rows]
+        known = [text for texts in self._fetched for text in texts]
         for rows in itertools.islice(self._integers(given, None), 2):
             texts = [_text(row) for row in rows]
-            self._found |= {place for place, row in enumerate(wanted) if any(row in text for text in texts)}
+            found = {place for place, row in enumerate(wanted) if any(row in text for text in texts)}
+            self._found |= {place for place in found if not any(wanted[place] in text for text in known)}
         self._seconds += perf_counter() - began
         return self._model() if 2 * len(self._found) >= len(self._rows) and self._model is not None else None
 
