@@ -209,6 +209,20 @@ def test_workers_that_the_script_has_start_as_python_has_them(
     assert DataLoader(Numbers(), shuffle=True, num_workers=1).multiprocessing_context is None
 
 
+@pytest.mark.usefixtures("torch_settings_kept")
+@pytest.mark.parametrize("by_option", [False, True])
+def test_so_do_those_by_which_it_validates_where_the_training_gets_some(
+    begin: Callable[..., Any], by_option: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But where its option sets the number of all: they are the config's as well."""
+    starting_by(monkeypatch, "forkserver")
+    trial = begin({"num_workers": 2}, framework="torch", as_written={"num_workers": 0})
+    if by_option:
+        trial.session.knobs.delegate("num_workers")
+    context: Any = DataLoader(Numbers(), num_workers=1).multiprocessing_context
+    assert (context is not None) == by_option
+
+
 @pytest.mark.usefixtures("torch_settings_kept", "begin")
 def test_workers_of_a_config_s_own_are_forked_too(
     script: Callable[..., Script], monkeypatch: pytest.MonkeyPatch
