@@ -83,8 +83,11 @@ def add_workers(session: Session, entry: Loader, given: Arguments, values: Mappi
 
 
 def fork_added(session: Session, entry: Loader, given: Arguments) -> None:
-    """Has the workers that the config gives to a loader forked, whoever sets their number, where nobody has chosen."""
-    as_written = entry.written if "num_workers" in entry.changed else session.request.knowledge.as_written
+    """Has the workers that the config gives to a loader forked, whoever sets their number, where nobody has chosen.
+
+    Of a patch of ours the loader tells whether it has done so; an option of the script's sets that of several loaders.
+    """
+    as_written = entry.written if session.knobs.wants("num_workers") else session.request.knowledge.as_written
     is_added = "num_workers" in session.request.config and as_written.get("num_workers") == 0
     if is_added and given.get("num_workers") and not given.get("multiprocessing_context"):
         given["multiprocessing_context"] = None if _trains_beside(session) else said_to_fork()
