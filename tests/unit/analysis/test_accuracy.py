@@ -92,6 +92,17 @@ def test_a_screen_of_too_few_steps_of_a_config_is_no_word_on_how_it_learns() -> 
     assert result.verdict is INCONCLUSIVE and result.would_decide == "a longer screen (--screen-samples 20000)"
 
 
+@pytest.mark.parametrize("reason", ["too-short", "host-oom"])
+def test_where_the_script_as_written_fails_as_well_a_run_that_failed_shows_nothing(reason: str) -> None:
+    """Of ``--screen-samples 64``, two steps of each: all knobs beyond speed were told to learn worse."""
+    failed = worlds.infeasible(reason)
+    result = judge(Config(precision="bf16"), [Pair(1, failed, failed)], LIMITS, 64)
+    assert result.verdict is INCONCLUSIVE and "the script as written gave no figure either" in result.reason
+    assert bool(result.would_decide) == (reason == "too-short")
+    result = judge(Config(batch_size=8), [Pair(1, failed, learned(1.0, 1.0))], LIMITS, 64)
+    assert result.verdict is INCONCLUSIVE and bool(result.would_decide) == (reason == "too-short")
+
+
 def test_a_baseline_that_failed_shows_nothing() -> None:
     failed = [Pair(1, worlds.infeasible("host-oom"), learned(1.0, 1.0))]
     assert untold(BASELINE, failed, LIMITS, 256) is None, "that is no word on how it learns"
