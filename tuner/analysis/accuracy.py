@@ -127,16 +127,16 @@ class Screened:
 def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples: int) -> Screened:
     """The verdict of a screen: the worst of its figures'. ``samples`` is what each run trained on.
 
-    A run that failed, a figure that isn't finite, another gradient from the same data, weights that stand still, and
-    too many skipped steps fail. Where the losses can't tell, a bounded metric decides that became better as written, or
-    that the training keeps to the course of the script as written.
+    A run that failed where the script as written didn't, a figure that isn't finite, another gradient from the same
+    data, weights that stand still, and too many skipped steps fail. Where the losses can't tell, a bounded metric
+    decides that became better as written, or that the training keeps to the course of the script as written.
     A figure that is beyond its margin by its interval alone fails where it surely is, or with all seeds: what three say
     that had bad luck bars all configs with these knobs.
     """
     unit = _unit(pair.baseline for pair in pairs)
     failed = _failed_run(pairs)
     if failed is not None:
-        is_short = any(pair.candidate.reason == _TOO_SHORT for pair in pairs)
+        is_short = any(_TOO_SHORT in (pair.baseline.reason, pair.candidate.reason) for pair in pairs)
         longer = longer_screen(_MUCH_LONGER * samples) if is_short else ""
         return Screened(config, failed[0], (), len(pairs), samples, failed[1], unit, longer)
     gradient, incomparable = gradient_check(config, pairs)
@@ -227,14 +227,14 @@ def _failed_run(pairs: Sequence[Pair]) -> tuple[Noninferiority, str] | None:
     for pair in pairs:
         if pair.candidate.kind is OutcomeKind.TIMED_OUT and pair.baseline.kind is OutcomeKind.TIMED_OUT:
             return Noninferiority.INCONCLUSIVE, f"seed {pair.seed}: the script as written wasn't through in time either"
+        if not pair.baseline.complete:
+            either = "" if pair.candidate.complete else " either"
+            reason = f"seed {pair.seed}: the script as written gave no figure{either}: {pair.baseline.detail}"
+            return Noninferiority.INCONCLUSIVE, reason
         if not pair.candidate.complete:
             reason = pair.candidate.detail or f"{pair.candidate.kind}: {pair.candidate.reason}"
-            is_short = pair.candidate.reason == _TOO_SHORT and pair.baseline.complete
-            verdict = Noninferiority.INCONCLUSIVE if is_short else Noninferiority.FAIL
-            return verdict, f"seed {pair.seed}: {reason}"
-        if not pair.baseline.complete:
-            reason = f"seed {pair.seed}: the script as written gave no figure: {pair.baseline.detail}"
-            return Noninferiority.INCONCLUSIVE, reason
+            is_short = pair.candidate.reason == _TOO_SHORT
+            return Noninferiority.INCONCLUSIVE if is_short else Noninferiority.FAIL, f"seed {pair.seed}: {reason}"
     return None
 
 
