@@ -34,6 +34,8 @@ class HandUpdates:
         """Whether backwards are steps from here on, and whether the newest one is the first, which waits."""
         self.may_be = True
         """Whether the newest backward may be one of a script that updates by hand."""
+        self.since_s = 0.0
+        """When the first backward began that no step may have followed, by the clock."""
         self._has_stepped = False
         """Whether an optimizer has since the newest backward."""
         self._session = session
@@ -58,6 +60,7 @@ class HandUpdates:
         self.may_be = not (optimizers or has_stepped) and self._session.measuring
         if not self.may_be:
             self.are_seen, self.waits, self._before = False, False, None
+            self.since_s = self._session.clock.now
         if self.are_seen or not self.may_be:
             return False
         look, before = self._looked_at(losses), self._before

@@ -89,10 +89,10 @@ class ModuleWatch:
         self.layouts = {True: 0, False: 0}
         self.parameter_dtypes: set[str] = set()
         self.parameter_devices: set[str] = set()
-        self.has_conv2d = False
+        self.has_conv2d = self.weights_channels_last = self.has_batch_norm = False
         self.convolutions = Convolutions(torch)
-        self.weights_channels_last = False
-        self.has_batch_norm = False
+        self.only_takes: Callable[[], bool] = lambda: False
+        """Whether gradients are taken behind which no weight moves."""
         self.compiled: list[CompiledCalls] = []
         """Of each model that was compiled."""
         of_a_rotation = [config for config in session.request.rotation if session.measuring and KNOB in config]
@@ -179,7 +179,7 @@ class ModuleWatch:
             root = self._meet(module)
         if not root.trains:
             return root.frozen(torch, original, module, args, kwargs)
-        if self.session.measuring and self.session.clock.validating and module.training:
+        if self.session.measuring and self.session.clock.validating and module.training and not self.only_takes():
             self.session.clock.training_resumes()
         self.calls_since_backward += 1
         self.asks(module, True)

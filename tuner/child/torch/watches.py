@@ -63,6 +63,7 @@ class TorchWatches:
             (not sources.batches or self.evaluations.between_batches) and rollouts.written.may_read()
         )
         self.steps = StepWatch(session, torch, self._backward_ran, self._step_ends, self.gradients)
+        self.modules.only_takes = lambda: self.steps.by_hand.only_takes and not self.steps.optimizers
         self.taken = TakenGradients(session, torch, self.steps)
         self.steps.unseen_gradient = self._gradient_unseen
         self.steps.batches = lambda: self.loaders.sources.batches
@@ -147,6 +148,8 @@ class TorchWatches:
         is_again, by_hand = self._is_again(), self.steps.by_hand
         if by_hand.only_takes:
             self.loaders.sources.forget_gap()
+            if self.session.clock.total_steps:
+                self.session.clock.validation_begins(by_hand, since=by_hand.since_s)
         elif not by_hand.waits:
             self.loaders.sources.gradient_ran()
         self.evaluations.backward_ran()
