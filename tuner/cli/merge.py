@@ -12,7 +12,7 @@ from tuner.cli.verb import Subparsers
 from tuner.errors import ExitCode, ProfileError
 from tuner.export.gathered import Entry, gather
 from tuner.formatting import config_text, count_text, ranks_text, script_text
-from tuner.storage.atomic import write_durably
+from tuner.storage.atomic import write_named
 
 TAKES_SCRIPT_ARGUMENTS = False
 
@@ -39,11 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
     out = Path(arguments.out)
     if out.is_dir():
         raise ProfileError(f"--out {out} is a folder", hint=f"name a file, as {out / 'best.json'}")
-    places = _last_named([*([str(out)] if out.exists() else []), *map(file_of, arguments.files)])
+    places = _last_named([*([str(out)] if out.is_file() else []), *map(file_of, arguments.files)])
     gathered = gather([(place, content_of(place)) for place in places])
     if not gathered.entries:
         raise ProfileError(f"no profile in {', '.join(places)}", hint="autotune study writes one for its device")
-    write_durably(out, gathered.content)
+    write_named(out, gathered.content)
     print(printable(f"{out}: {count_text(len(gathered.entries), 'profile')}"))
     for entry in gathered.entries:
         print(printable(f"  {_line(entry)}"))

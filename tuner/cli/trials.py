@@ -24,7 +24,7 @@ from tuner.model import Device, WaterfallEntry
 from tuner.objective import RATE, Objective
 from tuner.report import waterfall as waterfalls
 from tuner.report.trials import TrialsReport
-from tuner.storage.atomic import write_durably
+from tuner.storage.atomic import write_named
 from tuner.storage.audit import audit
 from tuner.storage.studies import StoredStudy, open_study
 from tuner.study.identity import keeping_batch_by, objective_of
@@ -148,7 +148,7 @@ def _show_waterfall(
         identity = stored.record.identity
         script = identity.get("script.path") or identity.get("script.module") or stored.record.name
         title = f"{script} on {identity.get('device.name', '')}"
-        write_durably(Path(svg), waterfalls.picture(changes, title, objective).encode())
+        write_named(Path(svg), waterfalls.picture(changes, title, objective).encode())
     if as_json:
         print(json.dumps(waterfalls.documents(changes), indent=2))
     elif not changes:

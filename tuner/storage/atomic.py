@@ -3,10 +3,41 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from pathlib import Path
 
 from tuner.errors import StorageError
+
+
+def write_named(path: Path, content: bytes) -> None:
+    """As ``write_durably``, where the user named the path: a link stays one, and its target is written.
+
+    What isn't a file (a pipe, ``/dev/null``, ``/dev/stdout``) is written to as it stands: renaming would put a file in
+    its place, for every process of the machine. Raises ``StorageError`` naming the path.
+    """
+    try:
+        if not _is_stream(path):
+            write_durably(Path(os.path.realpath(path)), content)
+            return
+        with path.open("ab") as stream:
+            stream.write(content)
+    except OSError as error:
+        raise _unwritten(path, error) from error
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether what is written there goes on, to a reader or nowhere; so it does behind ``/dev/stdout``, also where a
+    shell had that lead to a file, which holds lines from before.
+    """
+    folder = Path(os.path.realpath(path.parent))
+    if folder == Path("/dev") or folder.is_relative_to("/proc"):
+        return True
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def write_durably(path: Path, content: bytes) -> None:
@@ -27,10 +58,14 @@ def write_durably(path: Path, content: bytes) -> None:
             _remove(temporary)
         if not isinstance(error, OSError):
             raise
-        raise StorageError(
-            f"can't write {path}: {error.strerror or error}",
-            hint="free some space or choose a folder that you may write to",
-        ) from error
+        raise _unwritten(path, error) from error
+
+
+def _unwritten(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"can't write {path}: {error.strerror or error}",
+        hint="free some space or choose a folder that you may write to",
+    )
 
 
 def _sync_folder(folder: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from tuner.child import shape
 from tuner.errors import GridError
 from tuner.model import Config, Evidence, OutcomeKind, Side, Value
-from tuner.storage.atomic import write_durably
+from tuner.storage.atomic import write_named
 
 SCHEMA = 1
 LARGEST_BYTES = 64 * 2**20
@@ -183,7 +183,7 @@ def write_grid(path: Path, grid: Grid) -> None:
     """Writes the file as a whole. The same grid gives the same bytes. Raises ``StorageError``."""
     documents = [shape.plain(grid.header), *map(_row_document, grid.rows)]
     text = "".join(json.dumps(document, separators=(",", ":")) + "\n" for document in documents)
-    write_durably(path, gzip.compress(text.encode(), mtime=0))
+    write_named(path, gzip.compress(text.encode(), mtime=0))
 
 
 def read_grid(path: Path) -> Grid:

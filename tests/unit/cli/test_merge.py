@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -132,3 +133,24 @@ def test_nothing_is_written_where_a_file_cannot_be_read(tmp_path: Path, capsys: 
     assert main(["merge", one, "--out", str(out)]) == ExitCode.USAGE
     assert out.read_text(encoding="utf-8") == "mine", "what is no best.json isn't replaced by one"
     assert main(["merge", one, "--out", str(tmp_path)]) == ExitCode.USAGE
+
+
+def test_a_link_to_the_fleets_file_is_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Renaming put a file of its own in the link's place, and the file that the fleet reads stayed as it was."""
+    fleet, link = tmp_path / "fleet.json", tmp_path / "link.json"
+    link.symlink_to(fleet)
+    assert main(["merge", written(tmp_path / "one.json"), "--out", str(link)]) == 0
+    assert main(["merge", written(tmp_path / "card.json", device=CARD), "--out", str(link)]) == 0
+    assert link.is_symlink()
+    assert held(fleet) == [("cpu", 1), ("cuda", 1)]
+
+
+def test_a_pipe_is_written_and_never_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert main(["merge", written(tmp_path / "one.json"), "--out", str(pipe)]) == 0
+        assert json.loads(os.read(reader, 1 << 20))["profiles"][0]["device"]["kind"] == "cpu"
+    finally:
+        os.close(reader)

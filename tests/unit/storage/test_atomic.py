@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tuner.errors import StorageError
-from tuner.storage.atomic import write_durably
+from tuner.storage.atomic import write_durably, write_named
 
 
 def test_a_file_is_written_with_its_folders_and_replaced(tmp_path: Path) -> None:
@@ -97,3 +97,51 @@ def test_an_interrupt_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(KeyboardInterrupt):
         write_durably(tmp_path / "best.json", b"new")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_link_stays_one_and_its_file_is_written(tmp_path: Path) -> None:
+    """As a fleet's best.json is in a folder that machines share."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "fleet.json").write_bytes(b"old")
+    for name, target in (("whole", shared / "fleet.json"), ("dangling", shared / "new.json")):
+        link = tmp_path / name
+        link.symlink_to(target)
+        write_named(link, b"new")
+        assert link.is_symlink()
+        assert target.read_bytes() == b"new"
+    assert sorted(os.listdir(shared)) == ["fleet.json", "new.json"]
+
+
+def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    """``--svg /dev/null`` by root would make a file of it, for every process of the machine."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_named(pipe, b"new")
+        assert os.read(reader, 10) == b"new"
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert os.listdir(tmp_path) == ["pipe"]
+
+
+def test_standard_output_is_added_to(tmp_path: Path) -> None:
+    """What a shell had it lead to holds lines from before, and gets those that follow."""
+    log = tmp_path / "log"
+    work = """
+        from pathlib import Path
+        from tuner.storage.atomic import write_named
+        print("before", flush=True)
+        write_named(Path("/dev/stdout"), b"picture\\n")
+        print("after", flush=True)
+    """
+    with log.open("ab") as file:
+        subprocess.run([sys.executable, "-c", textwrap.dedent(work)], stdout=file, timeout=60, check=True)
+    assert log.read_text() == "before\npicture\nafter\n"
+    piped = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(work)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert piped.stdout == "before\npicture\nafter\n"
+    assert Path("/dev/stdout").is_symlink()
