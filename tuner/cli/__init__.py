@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from tuner import __version__
 from tuner.cli.printable import printable
-from tuner.cli.script import is_interpreter
+from tuner.cli.script import is_interpreter, refuse_launcher
 from tuner.cli.verb import Subparsers, Verb
 from tuner.errors import AutotuneError, ExitCode, OwnFaultError, StorageError, UsageError, UserScriptError
 from tuner.masking import masked
@@ -157,15 +157,21 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _unrecognized(parsed: argparse.Namespace, verb: Verb, unknown: Sequence[str], ours: Sequence[str]) -> UsageError:
-    """The error for arguments that the verb doesn't know: a misspelt option, the script's own, or a command line."""
+    """The error for arguments that the verb doesn't know: a misspelt option, the script's own, or a command line.
+
+    Raises that for a launcher where one is called.
+    """
     script = getattr(parsed, "script", None)
     meant = _meant(parsed.verb, unknown[0])
-    if script and is_interpreter(script):
-        hint = f"{script} is the interpreter, not a script: autotune {parsed.verb} {' '.join(masked(unknown))}"
-    elif verb.TAKES_SCRIPT_ARGUMENTS:
-        words = ["autotune", parsed.verb, *_required(parsed)]
-        example = f"{shlex.join(words)} {_named_script(script, unknown, ours)}"
-        hint = f"the script's own arguments go after --, as in: {example}"
+    if script:
+        refuse_launcher(script, parsed.verb)
+    if verb.TAKES_SCRIPT_ARGUMENTS:
+        words = shlex.join(["autotune", parsed.verb, *_required(parsed)])
+        if script and is_interpreter(script):
+            hint = f"{script} is the interpreter, not a script: {words} {_behind_interpreter(unknown)}"
+        else:
+            example = f"{words} {_named_script(script, unknown, ours)}"
+            hint = f"the script's own arguments go after --, as in: {example}"
     else:
         hint = f"see: autotune {parsed.verb} --help"
     shown = " ".join(masked(unknown))
@@ -204,6 +210,13 @@ def _named_script(taken: str | None, unknown: Sequence[str], arguments: Sequence
     return f"{script or 'train.py'} -- {' '.join(masked(own))}"
 
 
+def _behind_interpreter(words: Sequence[str]) -> str:
+    """The script and its arguments, of what stands behind ``python``: its own options in between are left out."""
+    at = next((number for number, word in enumerate(words) if word.endswith(".py")), None)
+    script, own = ("train.py", ()) if at is None else (words[at], words[at + 1 :])
+    return f"{script} -- {' '.join(masked(own))}" if own else script
+
+
 def _verbs_of(arguments: Sequence[str]) -> Sequence[str]:
     """The verb that is called; all of them where the command itself is asked for help."""
     first = arguments[0] if arguments else ""
@@ -231,11 +244,16 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str] | None]:
 
 
 def _joined(arguments: list[str]) -> list[str]:
-    """``--knobs -compile`` as ``--knobs=-compile``: argparse would take the value for an option."""
+    """``--knobs -compile`` as ``--knobs=-compile``, which argparse would take for an option; and the home folder in
+    place of ``~`` in ``--study=~/studies``, where shells leave it as it is.
+    """
     joined: list[str] = []
     for argument in arguments:
+        option, equals, value = argument.partition("=~/")
         if joined and joined[-1] == "--knobs":
             joined[-1] = f"--knobs={argument}"
+        elif equals and option.startswith("--"):
+            joined.append(f"{option}={os.path.expanduser(f'~/{value}')}")
         else:
             joined.append(argument)
     return joined

@@ -9,14 +9,15 @@ from tuner.cli.trust import declare_trust
 from tuner.devices.present import AUTO, spellings
 
 
-def declare_script(parser: argparse.ArgumentParser) -> None:
-    """What is tuned, where, on what and within which limits: for every verb that runs trials of a script."""
+def declare_script(parser: argparse.ArgumentParser, folder: str = "./autotune-SCRIPT-DEVICE") -> None:
+    """What is tuned, where, on what and within which limits: for every verb that runs trials of a script.
+
+    ``folder`` is what the study's is called where no other is named.
+    """
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="the script, or a folder with a study.toml")
     parser.add_argument("-m", "--module", metavar="NAME", help="a module instead of a script, as with python -m")
     parser.add_argument("--device", help=f"{AUTO} (default), {spellings()}")
-    parser.add_argument(
-        "--study", metavar="DIR", help="the study's folder (default ./autotune-SCRIPT-DEVICE)"
-    )
+    parser.add_argument("--study", metavar="DIR", help=f"the study's folder (default {folder})")
     parser.add_argument("--knobs", metavar="A,B,-C", help="search only these knobs; with a minus: all but these")
     parser.add_argument(
         "--max-memory", metavar="SIZE", help="memory limit of the device: 20GiB, or a share of its memory (default 0.9)"

@@ -43,7 +43,7 @@ def add_parser(verbs: Subparsers) -> None:
         " writes them to one file: raw readings, failures, seconds. Samplers are compared on such files. Proves"
         " nothing of any config. Run the same command again to resume.",
     )  # fmt: skip
-    declare_script(parser)
+    declare_script(parser, "./autotune-SCRIPT-DEVICE-grid")
     declare_ranks(parser)
     parser.add_argument("--out", metavar="FILE", required=True, help="the file to write, such as grid.jsonl.gz")
     parser.add_argument("--configs", metavar="N", help="so many configs, chosen at random (default all)")

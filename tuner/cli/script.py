@@ -27,14 +27,17 @@ _LAUNCHER_MODULES = frozenset(
 
 def find_script(path: str, module: str, arguments: Sequence[str], verb: str = "study") -> Script:
     """The script as the child gets it. Raises ``UsageError`` and ``ScriptNotFoundError``, for ``run`` or the others."""
+    if path and module and is_interpreter(path):
+        raise UsageError(
+            f"{path} is the interpreter, not a script", hint=f"leave it out: autotune {verb} --module {module}"
+        )
     if path and module:
         raise UsageError(f"both a script ({path}) and a module ({module}) are given", hint="give one of them")
     if module:
-        _refuse_launcher(module, module in _LAUNCHER_MODULES, verb)
+        refuse_launcher(module, verb)
         source = _module_source(module)
         return Script(path="", argv=tuple(arguments), module=module, sha256=_sha256(source))
-    name = Path(path).name
-    _refuse_launcher(path, name in _LAUNCHERS, verb)
+    refuse_launcher(path, verb)
     if is_interpreter(path):
         raise UsageError(
             f"{path} is the interpreter, not a script", hint=f"leave it out: autotune {verb} train.py -- its arguments"
@@ -75,7 +78,9 @@ def stem(script: Script) -> str:
     return f"{parent}-{name}" if name in _EVERYWHERE and parent else name
 
 
-def _refuse_launcher(name: str, launches: bool, verb: str) -> None:
+def refuse_launcher(name: str, verb: str) -> None:
+    """Raises ``UsageError`` where a path or a module starts several processes."""
+    launches = name in _LAUNCHER_MODULES or Path(name).name in _LAUNCHERS
     if launches and verb == "run":
         raise UsageError(
             f"{name} starts several processes: it starts autotune run, not the other way round",

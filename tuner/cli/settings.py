@@ -119,8 +119,8 @@ def read_file(path: Path) -> dict[str, Any]:
     """The keys of a study.toml, typed. Relative paths in it start at its own folder."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"can't read {path}: {error}") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"can't read {path}: {error}", hint="it is TOML in UTF-8, with one [study] table") from error
     document.pop(PRICES, None)  # those of autotune compare, which reads them
     table = document.pop("study", {})
     if document or not isinstance(table, dict):
@@ -139,7 +139,7 @@ def read_file(path: Path) -> dict[str, Any]:
             hint = error.hint if isinstance(error, UsageError) else ""
             raise UsageError(f"{path}: {key} = {value!r}: {error}", hint=hint) from error
     for key in ("script", "study", "space", "objective"):
-        named = typed.get(key, "")
+        named = os.path.expanduser(typed[key]) if typed.get(key, "").startswith("~/") else typed.get(key, "")
         if named and (key in ("script", "study") or named.endswith(".py")):
             typed[key] = os.path.normpath(path.parent / named)
     return typed
@@ -204,7 +204,13 @@ def _speaks_of(declared: Mapping[str, Any], command: Mapping[str, Any]) -> bool:
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("expected a string that is not empty")
-    return value
+    return _without_nul(value)
+
+
+def _without_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("a NUL character ends a string: no path or argument can hold one")
+    return text
 
 
 def _effective_batch(value: Any) -> str:
@@ -265,13 +271,15 @@ def _watches(value: Any) -> frozenset[Watch]:
 def _values(value: Any) -> dict[str, Value]:
     if not isinstance(value, dict) or not all(isinstance(v, (bool, int, float, str)) for v in value.values()):
         raise ValueError("expected a table of knob = value")
+    for each in (*value, *value.values()):
+        _without_nul(str(each))
     return value
 
 
 def _arguments(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(v, (int, float, str)) for v in value):
         raise ValueError("expected a list of the script's arguments")
-    return tuple(str(v) for v in value)
+    return tuple(_without_nul(str(v)) for v in value)
 
 
 def _fraction(value: Any) -> float:

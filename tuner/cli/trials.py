@@ -36,7 +36,7 @@ def add_parser(verbs: Subparsers) -> None:
     """Declares the verb."""
     parser = verbs.add_parser(
         "trials", help="list the trials of a study",
-        usage="autotune trials [DIR] [--json | --check] [--waterfall [--svg FILE]] [--trust]",
+        usage="autotune trials [DIR] [--check | [--json] [--waterfall [--svg FILE]]] [--trust]",
         description="Lists the trials of the study in DIR. Without DIR, the study in the current folder, or the only"
         " one below it.",
     )  # fmt: skip
@@ -53,10 +53,7 @@ def add_parser(verbs: Subparsers) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the trials, the waterfall, or whether the figures follow from the raw records."""
-    if arguments.svg is not None and not arguments.waterfall:
-        raise UsageError("--svg draws the waterfall", hint="autotune trials --waterfall --svg FILE")
-    if arguments.svg is not None and not Path(arguments.svg).parent.is_dir():
-        raise UsageError(f"--svg {arguments.svg}: there is no folder {Path(arguments.svg).parent}")
+    _refuse_together(arguments)
     stored = open_study(arguments.dir)
     if arguments.check:
         return _check(stored)
@@ -74,6 +71,22 @@ def run(arguments: argparse.Namespace) -> int:
     for line in report.footnotes():
         print(line)
     return ExitCode.OK
+
+
+def _refuse_together(arguments: argparse.Namespace) -> None:
+    """Raises ``UsageError`` for options that don't go together, and a picture that can't be written."""
+    if arguments.check and (arguments.json or arguments.waterfall):
+        what = "--check prints no JSON" if arguments.json else "--check shows no waterfall"
+        raise UsageError(what, hint="leave out one of the two; with status 0 all figures follow from the records")
+    if arguments.svg is None:
+        return
+    svg = Path(arguments.svg)
+    if not arguments.waterfall:
+        raise UsageError("--svg draws the waterfall", hint="autotune trials --waterfall --svg FILE")
+    if not svg.parent.is_dir():
+        raise UsageError(f"--svg {svg}: there is no folder {svg.parent}")
+    if svg.is_dir():
+        raise UsageError(f"--svg {svg} is a folder", hint=f"name a file: --svg {svg / 'waterfall.svg'}")
 
 
 def _objective(stored: StoredStudy, *, trusted: bool) -> Objective:

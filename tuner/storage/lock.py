@@ -168,9 +168,10 @@ def _lock_folder() -> Path:
     """The first folder that can be written; the one in the shared temporary folder only where nobody else can.
 
     XDG_RUNTIME_DIR comes after the cache: a login shell has it and cron or ssh may not, and two studies
-    that look in two places exclude nothing.
+    that look in two places exclude nothing. So do those of two current folders where one is named relative to it.
     """
-    cache, runtime = os.environ.get("XDG_CACHE_HOME"), os.environ.get("XDG_RUNTIME_DIR")
+    named = (os.environ.get(name, "") for name in ("XDG_CACHE_HOME", "XDG_RUNTIME_DIR"))
+    cache, runtime = (place if os.path.isabs(place) else "" for place in named)
     candidates = [Path(cache) if cache else Path.home() / ".cache"]
     candidates += [Path(runtime)] if runtime else []
     shared = f"user-{os.getuid()}"

@@ -250,6 +250,7 @@ def test_an_empty_script_is_told_by_its_name_in_the_usage() -> None:
         ("max_memory", "-1"), ("max_memory", "nan"), ("effective_batch", "true"), ("effective_batch", '"half"'),
         ("planned_samples", "0"), ("screen_samples", "1.5"), ("max_loss_increase", "true"), ("max_metric_drop", "1"),
         ("max_metric_drop", "{ accuracy = true }"), ("metric", '{ accuracy = "([" }'),
+        ("study", r'"a\u0000b"'), ("args", r'["a\u0000b"]'), ("set", r'{ width = "a\u0000b" }'),
     ],
 )  # fmt: skip
 def test_a_bad_value_names_the_file_and_its_key(declare: Callable[..., Path], key: str, value: str) -> None:
@@ -293,3 +294,16 @@ def test_a_file_may_name_places_outside_its_folder(declare: Callable[..., Path])
     settings = _gather("job")
     assert settings.script == "train.py"
     assert (settings.space, settings.objective, settings.folder) == ("torch", "o.py", "/var/studies")
+
+
+def test_the_home_folder_may_be_written_as_in_a_shell(
+    declare: Callable[..., Path], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell doesn't expand it here, and a study made a folder ``~``, which nobody dares to remove."""
+    monkeypatch.setenv("HOME", str(here))
+    declare('script = "~/train.py"\nstudy = "~/studies/mine"\nspace = "~/space.py"\nobjective = "~/o.py"', "job")
+    settings = _gather("job")
+    assert (settings.script, settings.folder) == (f"{here}/train.py", f"{here}/studies/mine")
+    assert (settings.space, settings.objective) == (f"{here}/space.py", f"{here}/o.py")
+    declare('script = "train.py"\nstudy = "~mine"')
+    assert _gather("train.py").folder == "~mine", "a name like any other"

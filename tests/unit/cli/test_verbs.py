@@ -73,3 +73,14 @@ def test_a_verb_without_a_script_takes_nothing_after_the_dashes(
     assert "takes nothing after --" in capsys.readouterr().err
     assert main(["greet", "--loudly"]) == 2
     assert "see: autotune greet --help" in capsys.readouterr().err
+
+
+def test_a_home_folder_behind_an_equals_sign_is_expanded(
+    made_up: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Shells do so at the beginning of a word only: ``--study=~/studies`` made a folder ``~`` here."""
+    monkeypatch.setenv("HOME", "/home/me")
+    assert main(["greet", "--whom=~/you", "--", "--whom=~/me"]) == 0
+    assert capsys.readouterr().out == "hello /home/me/you, ['--whom=~/me']\n"
+    assert main(["greet", "--whom=~you"]) == 0
+    assert capsys.readouterr().out == "hello ~you, None\n"

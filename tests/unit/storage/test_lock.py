@@ -90,6 +90,17 @@ def test_an_error_inside_gives_the_lock_back() -> None:
         pass
 
 
+def test_a_cache_that_depends_on_the_current_folder_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two studies of different folders would look in two places; the XDG specification has it ignored."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "runtime")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with DeviceLock(CARD, "a"):
+        assert sorted(os.listdir(tmp_path)) == ["home"]
+        assert list((tmp_path / "home" / ".cache" / "autotune").glob("*.lock"))
+
+
 def test_no_writable_folder_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"  # no folder can be made in it, not even by root, who may write anywhere else
     file.write_text("")
