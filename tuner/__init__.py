@@ -28,7 +28,9 @@ def suggested(name: str, default: _Value) -> _Value:
 
 
 def report(*, step: int | None = None, samples: int | None = None, **metrics: float) -> None:
-    """Tells the running trial a metric of the script's own, and how far the training is."""
+    """Tells the running trial a metric of the script's own, and how far the training is: ``samples`` since its start,
+    and the ``step`` since then or, with ``samples``, since the epoch's. What is no number is passed over.
+    """
     child = sys.modules.get("_autotune_child")
     if child is None:
         return

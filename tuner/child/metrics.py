@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any, SupportsFloat
 
 from .clock import StepClock
@@ -20,11 +21,11 @@ class Metrics:
         self._logged: dict[str, Metric] = {}
         self._again: set[str] = set()
 
-    def report(self, metrics: Mapping[str, SupportsFloat]) -> None:
-        """From ``tuner.report``. Raises what ``float`` raises."""
+    def report(self, metrics: Mapping[str, float]) -> None:
+        """From ``tuner.report``."""
         for name, value in metrics.items():
-            self._reported.add(str(name))
-            self._recorder.emit(Metric(str(name), float(value), self._clock.total_samples))
+            self._reported.add(name)
+            self._recorder.emit(Metric(name, value, self._clock.total_samples))
 
     def log(self, name: str, value: object) -> None:
         """A value that the script gave to a logger or a trainer; what isn't one number is passed over."""
@@ -45,6 +46,25 @@ class Metrics:
         for name, metric in list(self._logged.items()):
             if name in self._again and name not in self._reported:
                 self._recorder.emit(metric)
+
+
+def told_numbers(metrics: Mapping[str, SupportsFloat], remark: Callable[[str], None]) -> dict[str, float]:
+    """What of a ``tuner.report`` is a number, and finite where it counts something; ``remark`` is told of the rest.
+
+    Never raises: a script whose metric is None in its first epoch trains under plain Python, where nobody looks at it.
+    """
+    told = {}
+    for name, value in metrics.items():
+        try:
+            number = _number(value)
+        except Exception:  # whatever the type's own conversion raises
+            remark(f"tuner.report({name}=...) was given what is no number, which is passed over")
+            continue
+        if name in ("step", "samples") and not math.isfinite(number):
+            remark(f"tuner.report({name}=...) was given {number}, which counts nothing")
+            continue
+        told[name] = number
+    return told
 
 
 def _number(value: Any) -> float:

@@ -1,10 +1,36 @@
-"""Samples that a script reports itself (``tuner.report(samples=)``) where its steps are seen."""
+"""What a script reports itself: steps (``tuner.report(step=)``), and samples (``samples=``) where steps are seen."""
 
 from __future__ import annotations
 
 import math
 
 from .clock import StepClock
+
+
+class ReportedSteps:
+    """Numbers of steps: of the whole training, or of each epoch anew, as ``enumerate(loader)`` gives them.
+
+    A number that falls begins an epoch only where samples were trained on since: beside a metric it may be another
+    count, as that of a validation's batches.
+    """
+
+    def __init__(self) -> None:
+        self._before = self._most = 0
+        self._each = 1
+        self._samples = 0.0
+
+    def total(self, step: int, samples: float | None) -> int:
+        """Steps of the whole training, which never fall, when this was told. An epoch's first report is as many steps
+        after the last one as that was after the one before it.
+        """
+        trained = samples is not None and samples > self._samples
+        if self._before + step < self._most and trained:
+            self._before = self._most + self._each - step
+        total = self._before + step
+        if total > self._most:
+            self._each, self._most = total - self._most, total
+        self._samples = max(self._samples, samples or 0.0)
+        return self._most
 
 
 class ReportedSamples:

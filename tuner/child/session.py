@@ -20,13 +20,13 @@ from .clock import StepClock
 from .facts import ScriptFacts
 from .feeds import Feeds
 from .knobs import Knobs
-from .metrics import Metrics
+from .metrics import Metrics, told_numbers
 from .participants import ClockHooks as ClockHooks
 from .participants import ExitListener as ExitListener
 from .participants import ScriptOptions as ScriptOptions
 from .recorder import Recorder
 from .records import ChildRequest, Failure, FirstStep, Loss, Mode, Note, TrainingPause, WindowEnd
-from .reported import ReportedSamples
+from .reported import ReportedSamples, ReportedSteps
 from .rotation import Rotating, Rotation
 from .user_modules import UserModules
 from .watch import KNOBS_OF, Pause, Watch
@@ -84,7 +84,7 @@ class Session:
         self._first_loss: str | None = None
         self._clock_hooks: dict[str, ClockHooks] = {}
         self._own_steps = 0
-        self._reported = ReportedSamples(self.clock)
+        self._reported, self._told_steps = ReportedSamples(self.clock), ReportedSteps()
         self.clock.is_untold = self._samples_may_come
         # A config's window may be a quarter of the one in which the script as written told of its samples.
         self.clock.told_within = 8 if request.knowledge.unit else 2
@@ -172,16 +172,16 @@ class Session:
 
     def report(self, metrics: Mapping[str, SupportsFloat]) -> None:
         """For ``tuner.report``. "step" counts the script's own steps, "samples" what it trained on by then."""
-        step, samples = metrics.get("step"), metrics.get("samples")
-        self.metrics.report({name: value for name, value in metrics.items() if name not in ("step", "samples")})
-        if self.applied is not None and any(told is not None and float(told) > 0 for told in (step, samples)):
+        told = told_numbers(metrics, self.facts.remark)
+        step, samples = told.pop("step", None), told.pop("samples", None)
+        self.metrics.report(told)
+        if self.applied is not None and max(step or 0.0, samples or 0.0) > 0:
             self.applied.trains()
         if self.measuring and self.here:
-            reported = None if samples is None else float(samples)
             if step is not None:
-                self._progressed(int(float(step)), reported)
-            elif reported is not None:
-                self._reported.report(reported)
+                self._progressed(int(step), samples)
+            elif samples is not None:
+                self._reported.report(samples)
 
     def log(self, name: str, value: object) -> None:
         """A metric that the script gives to a logger or a trainer: its last value is sent at the end."""
@@ -205,12 +205,12 @@ class Session:
 
     def _progressed(self, step: int, samples: float | None) -> None:
         """The script counts its own steps, which are taken where no step can be seen."""
-        count = step - self._own_steps
+        before, total = self._own_steps, self._told_steps.total(step, samples)
         if samples is not None:
             self._reported.report(samples)
-        if count > 0 and (self._own_steps or not self.clock.total_steps):
-            self._own_steps = step
-            self._step(count)
+        if total > before and (before or not self.clock.total_steps):
+            self._own_steps = total
+            self._step(total - before)
 
     @property
     def counts_its_steps(self) -> bool:

@@ -322,11 +322,13 @@ def baseline_error(outcome: Outcome, folder: Path) -> UserScriptError | Untunabl
             hint=f"all that it printed is in {log}; mend it and run the same command again",
             traceback_text=outcome.traceback_text,
         )
-    return UntunableError(
-        outcome.detail or f"{outcome.kind}: {outcome.reason}", hint=_HINTS.get(outcome.reason, f"see {log}")
-    )
+    hint = _HINTS.get(outcome.reason, f"see {log}")
+    told = [remark for remark in outcome.knowledge.remarks if remark.startswith(REPORTED)]
+    return UntunableError(outcome.detail or f"{outcome.kind}: {outcome.reason}", hint="; ".join([hint, *told]))
 
 
+REPORTED = "tuner.report("
+"""What remarks begin with that tell of the script's own reports: where no step is seen, one may say why."""
 _BY_OTHERS = (
     "something else killed it, twice: a limit of the machine, a guard against full memory, or a person; run the same"
     " command again once that is mended"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tuner.child.records import FirstStep, FrameworkSeen, Hello, Record
+from tuner.knowledge import Knowledge
 from tuner.model import Outcome, OutcomeKind
 from tuner.runner.classify import EndedBy, Traces, classify
 from tuner.study.baseline import baseline_error
@@ -58,3 +59,11 @@ def test_a_script_that_ends_by_itself_is_told_so_first(code: int) -> None:
 
 def test_what_waits_for_something_is_told_that() -> None:
     assert judged(HELLO, by=EndedBy.NO_PROGRESS)[1:] == ("no-progress", DETAIL)
+
+
+def test_what_was_wrong_with_the_scripts_own_reports_is_part_of_the_hint() -> None:
+    remarks = ("tuner.report(step=...) was given nan, which counts nothing", "the loader is slow")
+    knowledge = Knowledge(remarks=remarks)
+    outcome = Outcome(OutcomeKind.USER_ERROR, "ended-early", DETAIL, knowledge=knowledge)
+    hint = baseline_error(outcome, Path("trials/0000")).hint
+    assert hint.endswith(f"; {remarks[0]}")
