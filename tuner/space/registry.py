@@ -11,10 +11,11 @@ from pathlib import Path
 from tuner.errors import ObjectiveError, SpaceError
 from tuner.objective import Objective
 from tuner.space.declare import SearchSpace
+from tuner.space.guarded import guarded
 
 SPACES = "autotune.search_spaces"
 OBJECTIVES = "autotune.objectives"
-
+_OURS = "search_spaces."
 
 AUTO = "auto"
 
@@ -29,7 +30,8 @@ def load_space(name: str) -> SearchSpace:
     value = _load(name, SPACES, "SPACE", SpaceError)
     if not isinstance(value, SearchSpace):
         raise SpaceError(f"{name} declares {_described(value)}", hint="SPACE must be a tuner.space.SearchSpace")
-    return value
+    point = None if is_file(name) else _entry_point(name, SPACES)
+    return value if point is not None and point.value.startswith(_OURS) else guarded(value, name)
 
 
 def load_objective(name: str) -> Objective:

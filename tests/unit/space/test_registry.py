@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tuner.devices.cpu import cpu_device
 from tuner.errors import ObjectiveError, SpaceError
+from tuner.knowledge import Knowledge
+from tuner.space.declare import Known, SearchSpace
 from tuner.space.registry import OBJECTIVES, SPACES, load_objective, load_space, names
+from tuner.space.resolve import resolve
 
 GOOD_SPACE = """
     from __future__ import annotations
@@ -123,3 +127,53 @@ def test_a_third_partys_broken_package_is_told(install: Callable[..., None], sou
         load_space("broken")
     assert "broken" in caught.value.message
     assert load_space("torch").name == "torch", "the others can be used all the same"
+
+
+def _declaring(tmp_path: Path, knob: str, **more: str) -> SearchSpace:
+    rest = "".join(f", {name}={text}" for name, text in more.items())
+    lines = ["from tuner.space import Knob, SearchSpace", f'SPACE = SearchSpace("mine", "torch", [{knob}]{rest})']
+    (tmp_path / "mine.py").write_text("\n".join(lines))
+    return load_space(str(tmp_path / "mine.py"))
+
+
+@pytest.mark.parametrize(
+    ("knob", "told"),
+    [
+        ("Knob('width', [1, 2], 'units')", "knob 'width': choices is [1, 2], which is no function"),
+        ("Knob('width', lambda known: (1, 2), 'units', needs=True)", "needs is True, which is no function"),
+        ("Knob('two words', lambda known: (1, 2), 'units')", "a knob is called 'two words'"),
+        ("Knob(3, lambda known: (1, 2), 'units')", "a knob is called 3"),
+        ("Knob('width', lambda known: (1, 2), 'units', tier=9)", "knob 'width' is of tier 9"),
+    ],
+)
+def test_what_can_be_no_knob_is_refused_as_the_space_is_loaded(tmp_path: Path, knob: str, told: str) -> None:
+    with pytest.raises(SpaceError) as caught:
+        _declaring(tmp_path, knob)
+    assert told in caught.value.message and "mine.py: " in caught.value.message
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("choices", "told"),
+    [
+        ("lambda known: 1 / 0", "choices fails: ZeroDivisionError: division by zero"),
+        ("lambda: (1, 2)", "choices fails: TypeError"),
+        ("lambda known: 4", "choices gives 4, which is no sequence"),
+        ("lambda known: (1, None)", "choices gives None, which is no value"),
+        ("lambda known: ([1, 2],)", "choices gives [1, 2], which is no value"),
+    ],
+)
+def test_what_a_function_of_a_space_does_wrong_is_told_as_its_own(tmp_path: Path, choices: str, told: str) -> None:
+    """It was told as a bug of ours, with a traceback, once the script as written had run."""
+    space = _declaring(tmp_path, f"Knob('width', {choices}, 'units')")
+    knowledge = Knowledge(as_written={"width": 4})
+    with pytest.raises(SpaceError) as caught:
+        resolve(space, Known(cpu_device(), 2, knowledge=knowledge))
+    assert f"mine.py: knob 'width': {told}" in caught.value.message
+    assert caught.value.exit_code == 2
+
+
+def test_so_is_what_its_constraints_do_wrong(tmp_path: Path) -> None:
+    space = _declaring(tmp_path, "Knob('width', lambda known: (1, 2), 'units')", allowed="lambda config: True")
+    with pytest.raises(SpaceError, match=r"mine\.py: allowed fails: TypeError"):
+        space.allowed({"width": 1}, Knowledge())
