@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
@@ -123,7 +124,7 @@ def why_untold(baselines: Sequence[Outcome], descent: Descent) -> str:
 
 def remedy(baselines: Sequence[Outcome], descent: Descent, samples: int) -> str:
     """What would decide an inconclusive screen over so many samples, for people."""
-    metric = "a metric of the script's that becomes better (--max-metric-drop NAME=1%)"
+    metric = f"a metric of the script's that becomes better ({_bound(baselines)})"
     if descent is Descent.MIXED or shows_never(baselines) or (descent is Descent.LEVEL and _rises(baselines)):
         return metric
     factor = 2.0
@@ -134,6 +135,16 @@ def remedy(baselines: Sequence[Outcome], descent: Descent, samples: int) -> str:
         came = min((c.progress / abs(c.late) / LEARNED for c in curves if c.late), default=0.0)
         factor = min(max(1.5 / came, 4.0), 100.0) if came > 0 else 10.0
     return f"{longer_screen(factor * samples)} or {metric}"
+
+
+def _bound(baselines: Sequence[Outcome]) -> str:
+    """The option that bounds a metric, for people: of one that the script gives, by the way that it goes as written."""
+    measured = [outcome.measurement for outcome in baselines if outcome.measurement is not None]
+    for name, first in measured[0].first_metrics.items() if measured else ():
+        last = measured[0].metrics.get(name, first)
+        if last != first and math.isfinite(last - first):
+            return f"--max-metric-{'drop' if last > first else 'rise'} {shlex.quote(f'{name}=1%')}"
+    return "--max-metric-drop NAME=1%, or --max-metric-rise where lower is better"
 
 
 def longer_screen(samples: float) -> str:

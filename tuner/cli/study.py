@@ -47,7 +47,9 @@ def add_parser(verbs: Subparsers) -> None:
     )  # fmt: skip
     declare_script(parser)
     declare_ranks(parser)
-    parser.add_argument("--trials", metavar="N", help="configs to try before the finals, at most (default 30)")
+    parser.add_argument(
+        "--trials", metavar="N", help="trials before the finals at most, the script as written included (default 30)"
+    )
     parser.add_argument("--budget", metavar="TIME", help="time limit for the study: 90s, 30m, 1h30m (default 30m)")
     parser.add_argument("--set", action="append", metavar="KNOB=VALUE", help="pin a knob; may be repeated")
     parser.add_argument("--objective", metavar="NAME|FILE", help="what to optimize (default throughput)")

@@ -94,6 +94,25 @@ def test_where_a_loss_goes_up_no_longer_screen_is_promised() -> None:
     assert "--screen-samples" not in result.would_decide and "--max-metric-drop" in result.would_decide
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "option"),
+    [
+        (0.2, 0.9, "--max-metric-drop 'val acc=1%'"),
+        (0.9, 0.2, "--max-metric-rise 'val acc=1%'"),
+        (0.5, 0.5, "--max-metric-drop NAME=1%, or --max-metric-rise where lower is better"),
+        (math.nan, 0.2, "--max-metric-drop NAME=1%, or --max-metric-rise where lower is better"),
+    ],
+)
+def test_the_bound_that_would_decide_is_that_of_a_metric_of_the_script(first: float, last: float, option: str) -> None:
+    """A script that reports its loss was told to bound how far it drops."""
+    outcome = run()
+    assert outcome.measurement is not None
+    metrics = replace(outcome.measurement, metrics={"val acc": last}, first_metrics={"val acc": first})
+    told = replace(outcome, measurement=metrics)
+    result = untold(BASELINE, [Pair(1, told, told)], DEFAULT, 10_000)
+    assert result is not None and result.would_decide == f"a metric of the script's that becomes better ({option})"
+
+
 def test_noise_that_ends_above_its_start_is_no_loss_that_goes_up() -> None:
     """Of a few seeds one begins lower than it goes on, by 5% and more: a longer screen does tell."""
     seeds = range(4, 9)
