@@ -257,7 +257,7 @@ def contest_of(
     if count < 2:
         return None
     confidence, proof = schedule.confidence, Proof(_needed(schedule.confidence, count))
-    if schedule.first and schedule.rounds > schedule.first:
+    if schedule.first in schedule.looked and schedule.rounds > schedule.first:
         first = replace(schedule, rounds=schedule.first)
         then = pairs_of(first, config, trials, objective, calm_only=True)
         if len(then.rates) >= FEWEST_PAIRS:

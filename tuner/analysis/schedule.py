@@ -51,7 +51,8 @@ class Schedule:
         alpha = (1 - CONFIDENCE) * opening_share(self.opening) / max(1, len(self.candidates))
         if not self.first:
             return 1 - stats.pocock_level(alpha, self.looks)
-        before = max((rounds for rounds in self.looked if rounds < self.rounds), default=0)
+        # Those before the first one was due could prove nothing, or these finals ended with them.
+        before = max((rounds for rounds in self.looked if self.first <= rounds < self.rounds), default=0)
         return 1 - alpha * (self._spent(self.rounds) - self._spent(before))
 
     @property

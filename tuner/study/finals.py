@@ -299,9 +299,15 @@ def _extended(study: StudyContext, schedule: Schedule, winner: Winner | None) ->
         return longer
     if schedule.ended or is_decided(winner):
         return None
-    rounds = more_rounds(schedule.rounds, schedule.most or study.plan.most_rounds)
+    # A look that too few calm rounds left nothing to prove has spent nothing; one before it was due is the last.
+    is_early, took_look = schedule.rounds < schedule.first, _has_calm_rounds(study, schedule) or not schedule.first
+    if is_early and took_look:
+        _end(study, schedule)
+        return None
+    rounds = schedule.first if is_early else more_rounds(schedule.rounds, schedule.most or study.plan.most_rounds)
     ahead = _without_left_behind(study, schedule)
-    fitting = (ahead.looked_at_again(more) for more in range(rounds, schedule.rounds, -1))
+    counts = range(rounds, schedule.rounds, -1)
+    fitting = (ahead.looked_at_again(more) if took_look else replace(ahead, rounds=more) for more in counts)
     extended = next((one for one in fitting if study.time.fits(_left_s(study, one, one.rounds))), None)
     if extended is None:
         _note_disturbed(study, schedule)

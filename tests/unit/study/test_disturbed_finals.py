@@ -84,6 +84,22 @@ def test_rounds_are_added_until_enough_of_them_were_calm(tmp_path: Path) -> None
     assert result.winner.runs >= 3 and GOES_ON not in notes and result.seconds <= 105.0
 
 
+@pytest.mark.parametrize("finals_s", [25.0, 18.0])
+def test_disturbed_finals_that_had_no_time_for_their_first_look_go_on_to_it(tmp_path: Path, finals_s: float) -> None:
+    """After three or four of five rounds: the next look had nothing of the permitted error, and the study ended with
+    an error of its own, each time that the command was given; or it had next to nothing.
+    """
+    first, notes = studied(tmp_path, 200.0, busy_runs=100, finals_s=finals_s)
+    stored = finals(tmp_path)
+    assert GOES_ON in notes and not first.improved
+    assert (stored["first"], stored["most"], stored["rounds"]) == (5, 27, len(rounds(first))) and len(rounds(first)) < 5
+    again, _ = studied(tmp_path, 700.0, busy_runs=0)
+    assert again.improved and again.winner is not None and again.winner.runs >= 3
+    stored = finals(tmp_path)
+    looked = stored["looked"]
+    assert isinstance(looked, list) and not [each for each in looked if each < 5], "nothing could be proven by then"
+
+
 def test_finals_that_judged_somebody_have_ended(tmp_path: Path) -> None:
     """Their look has spent what it may spend of the permitted error."""
     first, _ = studied(tmp_path, 130.0, busy_runs=1)
