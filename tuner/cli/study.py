@@ -11,6 +11,7 @@ from rich.console import Console
 
 from tuner.cli.options import declare_ranks, declare_script
 from tuner.cli.planning import check_resumable, check_writable, described, make_plan, set_aside
+from tuner.cli.printable import printable
 from tuner.cli.script import warn_of_secrets
 from tuner.cli.settings import gather
 from tuner.cli.signals import stopping_on_signals
@@ -100,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     warn_of_secrets(plan.script)
     if arguments.dry_run:
         _check_begins(plan, anew=arguments.new)
-        print("\n".join(described(plan, settings, anew=arguments.new)))
+        print("\n".join(map(printable, described(plan, settings, anew=arguments.new))))
         return ExitCode.OK
     if arguments.new:
         set_aside(plan.folder)

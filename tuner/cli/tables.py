@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from tuner.cli.printable import printable
 from tuner.report.table import Table
 
 WIDE = 200
@@ -25,6 +26,6 @@ def drawn(table: Table) -> RichTable:
     for column in table.columns:
         drawing.add_column(column, justify="right" if column in table.right else "left", overflow="fold")
     for row in table.rows:
-        # As Text: a "[...]" in somebody's path or message is no markup.
-        drawing.add_row(*(Text(cell) for cell in row))
+        # As Text: a "[...]" in somebody's path or message is no markup. Nor does it do anything to the terminal.
+        drawing.add_row(*(Text(printable(cell, lines=True)) for cell in row))
     return drawing

@@ -11,6 +11,7 @@ from pathlib import Path
 from tuner.analysis.contention import Host
 from tuner.analysis.gain import BaselineTrack, comparable
 from tuner.analysis.waterfall import waterfall
+from tuner.cli.printable import printable
 from tuner.cli.tables import show
 from tuner.cli.trust import declare_trust
 from tuner.cli.verb import Subparsers
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
         return ExitCode.OK
     show(report.table())
     for line in report.footnotes():
-        print(line)
+        print(printable(line))
     return ExitCode.OK
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -84,3 +85,13 @@ def test_a_home_folder_behind_an_equals_sign_is_expanded(
     assert capsys.readouterr().out == "hello /home/me/you, ['--whom=~/me']\n"
     assert main(["greet", "--whom=~you"]) == 0
     assert capsys.readouterr().out == "hello ~you, None\n"
+
+
+def test_a_dry_run_does_nothing_to_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "\x1b[2Jtrain.py").write_text("")
+    assert main(["study", "\x1b[2Jtrain.py", "--device", "cpu", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "script          ?[2Jtrain.py\n" in said and "\x1b" not in said
