@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import textwrap
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -108,3 +110,27 @@ def test_a_study_that_nohup_started_outlives_its_terminal() -> None:
             process.wait(0.5)
         process.send_signal(signal.SIGTERM)
         assert [next(lines) for _ in range(4)] == ["stopping", "stopped", "over", "restored"]
+
+
+def test_a_ctrl_c_while_the_command_is_loaded_is_told_as_any() -> None:
+    """Its imports take a third of a second, and showed where in a traceback."""
+    program = """
+        import sys
+        class Pressed:
+            @staticmethod
+            def find_spec(name, *rest):
+                if name == "tuner.cli":
+                    raise KeyboardInterrupt
+        sys.meta_path.insert(0, Pressed)
+        from tuner.__main__ import main
+        main()
+    """
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.stderr, ended.returncode) == ("interrupted\n", -signal.SIGINT)
+
+
+def test_the_command_is_what_that_holds_for() -> None:
+    declared = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert declared["project"]["scripts"] == {"autotune": "tuner.__main__:main"}
