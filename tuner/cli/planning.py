@@ -28,7 +28,7 @@ from tuner.space.choose import Spaces
 from tuner.space.registry import AUTO, load_objective, load_spaces
 from tuner.storage.folder import DATABASE
 from tuner.storage.lock import FolderLock, already_running
-from tuner.storage.studies import read_study
+from tuner.storage.studies import NothingStoredError, read_study
 from tuner.study.budget import FINALS_SHARE
 from tuner.study.identity import check_identity, check_modules, identity_of
 from tuner.study.plan import StudyPlan
@@ -157,7 +157,10 @@ def check_resumable(plan: StudyPlan) -> None:
     """
     if not (plan.folder / DATABASE).exists():
         return
-    stored, folder = read_study(plan.folder), str(plan.folder)
+    try:
+        stored, folder = read_study(plan.folder), str(plan.folder)
+    except NothingStoredError:
+        return
     if stored.state == "running":
         raise already_running(plan.folder)
     baseline = baseline_of(stored.trials)

@@ -59,18 +59,22 @@ def open_study(name: str | None) -> StoredStudy:
     raise StorageError(f"there is no study in {folder}", hint="autotune studies DIR lists the studies below a folder")
 
 
+class NothingStoredError(StorageError):
+    """A database without a study, such as that of one which was killed as it began: the next one begins in it."""
+
+
 def read_study(folder: Path) -> StoredStudy:
     """Reads the study of a folder that holds a database, which is migrated where an earlier version wrote it.
 
-    Raises ``StorageError`` where the database can't be read, or would have to be migrated and can't be written or is
-    in use by a running study.
+    Raises ``NothingStoredError`` where that holds none, ``StorageError`` where the database can't be read, or would
+    have to be migrated and can't be written or is in use by a running study.
     """
     begun = tuple(trial_numbers(folder))
     repository = Repository(f"sqlite:///{folder.absolute() / DATABASE}", FolderLock(folder))
     try:
         studies = repository.studies()
         if not studies:
-            raise StorageError(f"{folder / DATABASE} holds no study", hint="autotune study SCRIPT starts one")
+            raise NothingStoredError(f"{folder / DATABASE} holds no study", hint="autotune study SCRIPT starts one")
         record = studies[-1]
         state = record.state if record.state == "finished" else "running" if _is_held(folder) else "stopped"
         trials = repository.records(record.id)

@@ -154,6 +154,17 @@ def test_a_dry_run_takes_what_the_study_would(tmp_path: Path, monkeypatch: pytes
     assert main(command) == 0
 
 
+def test_a_dry_run_takes_a_study_that_was_killed_as_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused, with the hint to start one: the study itself begins in that database."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("", encoding="utf-8")
+    Path("s").mkdir()
+    (Path("s") / DATABASE).touch()
+    assert main(["study", "train.py", "--device", "cpu", "--study", "s", "--dry-run"]) == 0
+
+
 def test_of_many_studies_a_few_are_named(tmp_path: Path) -> None:
     """The trials of a folder with 673 studies below it were refused by 30 kB of their names."""
     for number in range(40):
