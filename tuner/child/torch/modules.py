@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import ModuleType
@@ -15,6 +15,8 @@ from ..session import Session
 from .attention import KNOB as ATTENTION
 from .attention import AttentionWatch
 from .calls import OutermostCalls
+from .channels_last import KNOB as LAYOUT
+from .channels_last import ChannelsLast, Pair
 from .checkpointing import CheckpointWatch
 from .compiling import (
     CUDA_GRAPHS,
@@ -33,7 +35,7 @@ from .compiling import (
     with_compiled_blocks,
 )
 from .kept_calls import KeptCalls
-from .layer_looks import Convolutions, LayerLook, is_built, is_channels_last, lay_channels_last
+from .layer_looks import Convolutions, LayerLook, is_built, is_channels_last
 from .outputs import with_clones, with_tensors
 from .own_compile import KNOB as OWN_MODE
 from .own_compile import OwnCompile
@@ -72,7 +74,7 @@ class ModuleWatch:
         self.calls = OutermostCalls()
         self.own_compile = OwnCompile(session, torch, self.calls)
         self.precision = session.knobs.wanted("precision")
-        self.channels_last = session.knobs.wanted("channels_last")
+        self.layout = ChannelsLast(session, torch)
         mode = session.knobs.wanted(KNOB)
         self.compile_mode = None if mode in NOT_COMPILED else mode
         self.device_type = session.device.torch_type
@@ -107,18 +109,21 @@ class ModuleWatch:
     def _delegated(self, knob: str) -> None:
         if knob == "precision":
             self.precision = None
+        elif knob == LAYOUT:
+            self.layout.wanted = None
         elif knob == KNOB:
             self.compile_mode = None
 
     def install(self) -> None:
         """Patches what the mode needs."""
         self.session.knobs.on_delegation(self._delegated)
-        self._acts = self.precision in DTYPES or bool(self.channels_last or self.compile_mode) or self.parts.parts > 1
+        self._acts = self.precision in DTYPES or bool(self.layout.wanted or self.compile_mode) or self.parts.parts > 1
         self._acts |= self.checkpointing.wanted
         if self.session.measuring or self._acts or self._shows_attention:
             patch(self.torch.nn.Module, "__call__", self._call)
         if self.session.measuring or self._shows_attention or self.session.knobs.wants(OWN_MODE):
             self.own_compile.install()
+        self.layout.install()
 
     @property
     def _shows_attention(self) -> bool:
@@ -259,7 +264,7 @@ class ModuleWatch:
         kwargs: dict[str, object], *, compiled: Callable[..., Any] | None,
     ) -> Result:  # fmt: skip
         """The module's own call, or what it was compiled to, in the layout and the precision of the config."""
-        args, kwargs = self._laid(root, args, kwargs)
+        args, kwargs, pairs = self._laid(root, args, kwargs)
         forward: Callable[..., Any] = compiled or partial(original, module)
         if compiled is not None and self.compile_mode == CUDA_GRAPHS:
             # A CUDA graph writes its next outputs over these, which the script may still hold.
@@ -269,6 +274,7 @@ class ModuleWatch:
         switched = alone and self.precision in DTYPES and rotation is not None and rotation.has_config
         try:
             result: Result = self._in_precision(lambda: self.parts.run(module, forward, args, kwargs))
+            self.layout.bring_back(pairs)
             return result
         except Exception as error:
             if not switched:
@@ -276,6 +282,7 @@ class ModuleWatch:
             failure = f"raised {type(error).__name__}: {error}"
         # Out of the handler, since the error holds what the call had computed.
         result = self.parts.run(module, forward, args, kwargs)
+        self.layout.bring_back(pairs)
         if rotation is not None:
             rotation.failed(failure)
         return result
@@ -284,18 +291,15 @@ class ModuleWatch:
         """Calls what the module was compiled to as a step does, and has that looked at; it counts as no step's call."""
         compiled = root.compiled
         assert compiled is not None
-        args, kwargs = self._laid(root, args, kwargs)
+        args, kwargs, _ = self._laid(root, args, kwargs)
         root.compiled_calls.look(now=True)
         with self.calls.entered(module):
             return self._in_precision(lambda: compiled(*args, **kwargs))
 
     def _laid(
         self, root: Root, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> tuple[tuple[object, ...], dict[str, object]]:
-        if not (self.channels_last and root.has_conv2d):
-            return args, kwargs
-        laid = {name: self._to_channels_last(value) for name, value in kwargs.items()}
-        return tuple(map(self._to_channels_last, args)), laid
+    ) -> tuple[tuple[object, ...], dict[str, object], Sequence[Pair]]:
+        return self.layout.laid(args, kwargs) if self.layout.wanted and root.has_conv2d else (args, kwargs, ())
 
     def _in_precision(self, run: Callable[[], Result]) -> Result:
         if self.precision not in DTYPES:
@@ -314,11 +318,6 @@ class ModuleWatch:
 
     def _cloning(self, run: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, **kwargs: with_clones(self.torch, run(*args, **kwargs))
-
-    def _to_channels_last(self, value: Any) -> Any:
-        if isinstance(value, self.torch.Tensor) and value.dim() == 4:
-            return value.contiguous(memory_format=self.torch.channels_last)
-        return value
 
     def compile(self, module: Module, root: Root) -> Callable[..., Any]:
         """What to call in the place of the module, in the mode of the config."""
@@ -349,8 +348,8 @@ class ModuleWatch:
             self.repeats_blocks |= bool(repeated_blocks(torch, module))
             self.script_autocast |= torch.is_autocast_enabled(self.device_type)
             self.weights_channels_last |= any(is_channels_last(torch, c.weight) for c in convolutions)
-            if self.channels_last and convolutions:
-                lay_channels_last(torch, module)
+            if convolutions and (self.session.measuring or self.layout.wanted):
+                self.layout.meets(module)
         return root
 
     @contextmanager

@@ -217,7 +217,7 @@ class TorchSwitcher(Switcher):
             self._session.device.torch_set_rounding(self._torch, value == self._session.device.torch_rounded)
 
     def _set_layout(self, *, channels_last: bool) -> None:
-        self._modules.channels_last = channels_last or None
+        self._modules.layout.wanted = channels_last or None
         self._layouts.put(channels_last=channels_last)
 
     def _set_benchmark(self, value: Value) -> None:

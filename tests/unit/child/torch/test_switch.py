@@ -79,7 +79,7 @@ class Training:
             ],
             "threads": torch.get_num_threads(), "benchmark": cudnn.benchmark,
             "rounding": (torch.get_float32_matmul_precision(), cudnn.allow_tf32, matmul.allow_tf32),
-            "patched": (modules.precision, modules.channels_last),
+            "patched": (modules.precision, modules.layout.wanted),
         }  # fmt: skip
 
 
