@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import multiprocessing as mp
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -186,6 +187,20 @@ def test_data_that_change_while_they_are_read_stay_in_the_training_process(begin
         told.x[0] += 1.0  # the training writes into its own data
 
     assert left_out(begin, told, learn)["num_workers"].startswith("dataset.x changes")
+
+
+@pytest.mark.parametrize("made", [lambda: mp.Array("d", [1.0] * 96), lambda: mp.Array("d", [1.0] * 96, lock=False)])
+def test_what_the_training_shares_with_its_data_is_not_read_ahead(begin: Begin, made: Callable[[], Any]) -> None:
+    """A curriculum by ``multiprocessing.Value``: workers that read ahead of the loop would go by an earlier one."""
+    level, levels = mp.Value("d", 1.0), made()
+
+    def easier() -> None:
+        level.value *= 0.9
+        levels[:] = [value / 2 for value in levels]
+
+    assert "level changes" in left_out(begin, Rows(lambda x: x * level.value), easier)["num_workers"]
+    assert "levels changes" in left_out(begin, Rows(lambda x: x * levels[0]), easier)["num_workers"]
+    assert left_out(begin, Rows(lambda x: x * level.value * levels[0])) == {}
 
 
 def test_what_a_trainer_counts_is_nothing_that_a_batch_is_made_of(begin: Begin) -> None:

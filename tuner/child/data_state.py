@@ -46,6 +46,8 @@ _NUMBERING = frozenset({"__next__", "__len__", "next", "len"})
 """Methods that give the next number, and names in functions that do."""
 _MODULES = "._modules"
 """Where a module of PyTorch's holds those within it."""
+_SHARED = "multiprocessing.sharedctypes"
+"""Where Python has the classes of what processes share: ``multiprocessing.Value``, ``multiprocessing.Array``."""
 _TRAINERS = {"accelerate": "Accelerator", "lightning": "Fabric", "lightning_fabric": "Fabric"}
 """Package → the class of what trains: a function that makes batches may ask it for what never changes."""
 
@@ -267,6 +269,11 @@ def _told(value: Any, reads: _Reads) -> Hashable:
     if isinstance(value, bytearray):
         return zlib.crc32(value if len(value) <= _BYTES_READ else value[:: len(value) // NUMBERS_READ])
     kind = type(value)
+    if kind.__module__ == _SHARED and hasattr(value, "get_obj"):
+        return _told(value.get_obj(), reads)
+    if type(kind).__module__ == "_ctypes":
+        held = memoryview(value).cast("B")
+        return zlib.crc32(held if len(held) <= _BYTES_READ else held[:: len(held) // NUMBERS_READ])
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
         return _of_array(value, reads)
     if hasattr(kind, "data_ptr") and hasattr(kind, "is_inference") and not value.is_inference():

@@ -32,7 +32,7 @@ _LOADERS = "grain._src.python.data_loader"
 _NODES = "grain._src.python.dataset.dataset"
 KEEPS_STATE = "the script keeps where its iterator stands, and Grain goes on from there with as many workers only"
 DROPS = "some of its samples are dropped as they are read: another number of workers would change their order"
-CHANGES = "{} changes while the data are read: each worker would change a copy of its own"
+CHANGES = "{} changes while the data are read: workers have copies of their own, or read it ahead"
 MOST_AT_PLACE = 64
 """Pipelines of one place that are told apart."""
 

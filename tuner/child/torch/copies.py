@@ -173,7 +173,7 @@ class CopyWatch:
             watch = self._watches[iterator] = StateWatch()
         moved = watch.read(lambda: copied(loader), _AreRead(loader)) if watch is not None else ""
         self.growing = self.growing or (watch.growing if watch is not None else "")
-        reason = f"{moved} changes while the data are read: each worker would change a copy of its own"
+        reason = f"{moved} changes while the data are read: workers have copies of their own, or read it ahead"
         return {"num_workers": reason} if moved else {}
 
     def renew(self, loader: DataLoader) -> None:
