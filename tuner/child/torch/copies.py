@@ -24,7 +24,8 @@ from .open_files import OPEN, opened
 from .reached import OPTIONS, Named, class_attributes, functions, named, names_read, seeds, uses
 from .set_anew import is_set_anew
 from .told_samplers import feedback
-from .types import Arguments, DataLoader, LoaderIterator
+from .types import Arguments, DataLoader, LoaderIterator, Result
+from .worker_seeds import ALIKE, SeedWatch
 
 _GENERATORS = {
     "numpy.random": ("Generator", "RandomState", "MT19937", "PCG64"), "numpy.random._generator": ("Generator",),
@@ -155,9 +156,16 @@ class CopyWatch:
         self._note = note
         self._watches: weakref.WeakKeyDictionary[LoaderIterator, StateWatch] = weakref.WeakKeyDictionary()
         self._iterations = 0
+        self._seeds = SeedWatch()
         self.growing = ""
         """As ``StateWatch.growing``, of the loaders that are watched."""
         self._copied: ByIdentity[State] = ByIdentity()
+
+    def fetch(
+        self, original: Callable[[LoaderIterator], Result], iterator: LoaderIterator, loader: DataLoader | None
+    ) -> Result:
+        """The iterator's next batch; ``loader``: whose it is, None where that isn't known."""
+        return self._seeds.fetch(original, iterator, loader)
 
     def changed(self, iterator: LoaderIterator, loader: DataLoader) -> dict[str, str]:
         """As ``refusals``, by what is seen after a batch that the training process made itself."""
@@ -174,7 +182,8 @@ class CopyWatch:
         moved = watch.read(lambda: copied(loader), _AreRead(loader)) if watch is not None else ""
         self.growing = self.growing or (watch.growing if watch is not None else "")
         reason = f"{moved} changes while the data are read: workers have copies of their own, or read it ahead"
-        return {"num_workers": reason} if moved else {}
+        reason = reason if moved else ALIKE if self._seeds.draws(iterator) else ""
+        return {"num_workers": reason} if reason else {}
 
     def renew(self, loader: DataLoader) -> None:
         """Ends the workers that have lasted since the last epoch where they hold other data than the script does."""

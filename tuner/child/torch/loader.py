@@ -373,7 +373,7 @@ class LoaderWatch:
         if self.own is not None and entry is self.sources.primary:
             iterator, batch = self.own.fetch(original, iterator)
         else:
-            batch = original(iterator)
+            batch = self._copies.fetch(original, iterator, self._loader(iterator))
         wait_s = time.perf_counter() - began
         count = self._samples_of(entry, iterator, batch)
         loader = None if entry.live.get("num_workers") else self._loader(iterator)

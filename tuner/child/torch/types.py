@@ -149,6 +149,7 @@ class Dataset(Protocol):
 class DataLoader(Protocol):
     """``torch.utils.data.DataLoader``."""
 
+    num_workers: int
     prefetch_factor: int | None
     persistent_workers: bool
     pin_memory: bool
