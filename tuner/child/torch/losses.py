@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,8 @@ class LossWatch:
     def __init__(self, session: Session) -> None:
         self.session = session
         self._looks = session.uses(Watch.LOSSES)
+        self.begins: Callable[[list[Tensor]], None] = lambda losses: None
+        """Is given the losses of each backward, before it."""
         self.reduction = "" if self._looks else "unknown"
         self._first_site = ""
         self._newest: Tensor | None = None
@@ -78,6 +80,7 @@ class LossWatch:
 
         ``alone`` is whether nothing but one loss is differentiated, from ones.
         """
+        self.begins(losses)
         if not self._looks:
             return True
         first = losses[0]
