@@ -6,8 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from support.keras_trials import Trial, arrays, begin, keras
+
+from tuner.child.patches import unpatch_all
 
 __all__ = ["begin"]
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
@@ -39,6 +42,14 @@ def train(kind: str, *, random: bool = False) -> Any:
     def summed(y: Any, p: Any) -> Any:
         return ops.sum(ops.square(y - p))
 
+    class Centred(k.losses.Loss):  # type: ignore[misc, name-defined]  # likewise
+        def call(self, y: Any, p: Any) -> Any:
+            return ops.square(y - p) + ops.square(p - ops.mean(p, axis=0))
+
+    class Computing(k.Sequential):  # type: ignore[misc, name-defined]  # likewise
+        def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True) -> Any:
+            return super().compute_loss(x, y, y_pred, sample_weight) + ops.sum(ops.square(y_pred))
+
     steady = layers.Normalization()
     steady.adapt(arrays()[0])
     first = {"added": Added(), "average": Average(), "normalization": steady}.get(kind, layers.Dense(4))
@@ -51,8 +62,11 @@ def train(kind: str, *, random: bool = False) -> Any:
     frozen = layers.Dense(4)
     frozen.trainable = kind != "frozen"
     drawing = [layers.Dropout(0.1)] if random else []
-    model = k.Sequential([k.Input((4,)), first, frozen, *drawing, layers.Dense(1)])
-    model.compile("sgd", summed if kind == "own" else "mse")
+    model = (Computing if kind == "computing" else k.Sequential)(
+        [k.Input((4,)), first, frozen, *drawing, layers.Dense(1, activation="sigmoid" if kind == "dice" else None)]
+    )
+    losses = {"own": summed, "class": Centred(), "dice": k.losses.Dice(), "dice of rows": k.losses.Dice(axis=1)}
+    model.compile("sgd", losses.get(kind, "mse"))
     model.fit(*arrays(24), batch_size=8, verbose=0)
     return model
 
@@ -64,7 +78,12 @@ def train(kind: str, *, random: bool = False) -> Any:
         *(pytest.param(kind, True, "", marks=pytest.mark.slow) for kind in ("regularizer", "normalization", "frozen")),
         # The gradient of the parts is held to that of the whole in a screen.
         pytest.param("own", False, "", marks=pytest.mark.slow),
-        ("own", True, "its loss is a function of the script's own"),
+        ("own", True, "its loss is the script's own"),
+        pytest.param("class", True, "its loss is the script's own", marks=pytest.mark.slow),
+        ("computing", True, "its loss is the script's own"),
+        pytest.param("computing", False, "", marks=pytest.mark.slow),
+        ("dice", False, "the loss is no mean over the batch (ratio)"),
+        pytest.param("dice of rows", False, "", marks=pytest.mark.slow),
         ("activity", False, "Dense adds a loss of its own"),
         pytest.param("average", False, "Average keeps a state", marks=pytest.mark.slow),  # test_keras_gradients.py
         pytest.param("added", False, "Added adds a loss of its own", marks=pytest.mark.slow),
@@ -82,6 +101,29 @@ def test_a_batch_is_split_only_where_its_parts_train_alike(begin: Begin, kind: s
     trial.end()
     evidence, why = trial.evidence("grad_accumulation")
     assert evidence == ("contradicted" if reason else "verified") and why.startswith(reason), why
+
+
+def test_a_later_model_is_not_split_by_what_the_first_one_told(begin: Begin) -> None:
+    """Half of a sum is another gradient: a pretraining by a mean said that batches may be split."""
+    k = keras()
+
+    def stages() -> list[Any]:
+        k.utils.set_random_seed(0)
+        weights: list[Any] = []
+        for loss in ("mse", k.losses.MeanSquaredError(reduction="sum")):
+            model = k.Sequential([k.Input((4,)), k.layers.Dense(1)])
+            model.compile(k.optimizers.SGD(0.01), loss)
+            model.fit(*arrays(24), batch_size=8, shuffle=False, verbose=0)
+            weights += model.get_weights()
+        return weights
+
+    trial = begin(SPLIT, framework="keras", as_written=WRITTEN)
+    split = stages()
+    trial.end()
+    unpatch_all()
+    for one, other in zip(stages(), split, strict=True):
+        numpy.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+    assert trial.evidence("grad_accumulation") == ("contradicted", "the loss is no mean over the batch (sum)")
 
 
 ON_A_BACKEND = """

@@ -71,9 +71,9 @@ class Knowledge:
 
     ``as_written``: knob → the script's own value. ``left_out``: knob → why it can't be turned here.
     ``framework``: the one that trains. ``unit``: what rates count, "samples" or "steps".
-    ``training_loaders``: keys of the loaders that feed the training. ``loss_reduction``: "mean", "sum", "count" or
-    "unknown". ``acts_by_batch``: what of the script's own acts with every batch of a trainer. ``counted_steps``: the
-    batches of an epoch and of a validation, where the script gives its trainer a number of them.
+    ``training_loaders``: keys of the loaders that feed the training. ``loss_reduction``: "mean", "sum", "count",
+    "ratio" or "unknown". ``acts_by_batch``: what of the script's own acts with every batch of a trainer.
+    ``counted_steps``: the batches of an epoch and of a validation, where the script gives its trainer a number of them.
     ``devices``: on so many the framework computes a step, one of the study's being all of them.
     ``precisions``, ``optimizer_choices``, ``attention_choices``: values that the device, the optimizers and PyTorch's
     attention offer. ``emulated_precisions``: those that the device has no instructions for.

@@ -18,8 +18,9 @@ from ..torch import compiler
 from . import threads
 from .fit_call import BATCH_REASONS, NOT_ON_TORCH, FitCall
 from .freezing import DRAWS, what_froze
-from .model import POLICIES, accumulation_of, has_batch_norm, inner_optimizer, reduction_of, why_no_parts
+from .model import POLICIES, accumulation_of, has_batch_norm, inner_optimizer
 from .on_batch import OWN_BATCHES
+from .reductions import reduction_of, why_no_parts
 from .split import OWN_LOSS, OWN_PARTS
 from .steps import StepWatch
 from .watches import Watches

@@ -155,10 +155,15 @@ def has_own_step(kind: type) -> bool:
     return getattr(kind, "train_step", None) is not base
 
 
+def defines(kind: type, method: str) -> bool:
+    """Whether a class of models has a method of the script's own in place of Keras'."""
+    owner = next((cls for cls in kind.__mro__ if method in vars(cls)), None)
+    return owner is not None and not owner.__module__.startswith("keras.src.")
+
+
 def makes_own_function(model: Model) -> bool:
     """Whether the model makes its training function itself: how many batches a call of it takes is its own affair."""
-    maker = next(cls for cls in type(model).__mro__ if "make_train_function" in vars(cls))
-    return not maker.__module__.startswith("keras.src.")
+    return defines(type(model), "make_train_function")
 
 
 def inner_optimizer(model: Model) -> KerasOptimizer:
@@ -169,39 +174,6 @@ def inner_optimizer(model: Model) -> KerasOptimizer:
 def accumulation_of(model: Model) -> int:
     """Micro-batches in one update, as the model's optimizer was made."""
     return int(getattr(inner_optimizer(model), "gradient_accumulation_steps", None) or 1)
-
-
-def reduction_of(model: Model, *, own_functions: bool = True) -> str:
-    """How the compiled loss depends on the batch: "mean", "sum" or "unknown".
-
-    Keras takes the mean of what a function of the script's own gives; where that isn't a figure per sample, it's
-    another loss for parts of a batch. ``own_functions``: whether such a function passes for a mean.
-    """
-    losses = model.loss
-    flat = list(losses.values()) if isinstance(losses, dict) else losses
-    flat = flat if isinstance(flat, (list, tuple)) else [flat]
-    reductions = {_reduction_of_one(loss, own_functions) for loss in flat if loss is not None}
-    return reductions.pop() if len(reductions) == 1 else "unknown"
-
-
-def _reduction_of_one(loss: object, own_functions: bool) -> str:
-    if isinstance(loss, str):
-        return "mean"
-    reduction = getattr(loss, "reduction", None)
-    if reduction in ("sum_over_batch_size", "mean"):
-        return "mean"
-    if reduction == "sum":
-        return "sum"
-    # Keras wraps a plain function into a loss that takes the mean over the batch.
-    known = own_functions or str(getattr(loss, "__module__", "")).startswith("keras.src.")
-    return "mean" if callable(loss) and reduction is None and known else "unknown"
-
-
-def why_no_parts(reduction: str) -> str:
-    """Why a loss that is no mean over the batch, as ``reduction_of`` has told, isn't computed in parts."""
-    if reduction == "unknown":
-        return "how the loss is taken over the batch isn't known"
-    return f"the loss is no mean over the batch ({reduction})"
 
 
 def compute_dtypes(model: Model) -> dict[str, int]:

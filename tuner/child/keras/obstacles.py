@@ -1,8 +1,8 @@
 """What else than a mask makes the parts of a batch train otherwise than the whole: see ``split.py``.
 
 A loss that a layer adds may be a sum over the rows that it sees. A state that each forward pass changes is changed once
-a part. And a loss that is a function of the script's own may be anything: where a step draws random numbers, no screen
-can hold the gradient of the parts to that of the whole.
+a part. And a loss of the script's own, be it a function, a class or the model's ``compute_loss``, may be anything:
+where a step draws random numbers, no screen can hold the gradient of the parts to that of the whole.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ..patches import patch
 from ..tensorflow.functions import not_converted
 from ..tensorflow.graphs import draws_numbers
 from ..tensorflow.types import ConcreteFunction, Result
-from .model import reduction_of
+from .reductions import reduction_of, why_no_parts
 from .types import Model
 
-UNCHECKED = "its loss is a function of the script's own, and its step draws random numbers: no gradient can be compared"
+UNCHECKED = "its loss is the script's own, and its step draws random numbers: no gradient can be compared"
 _STEADY = frozenset({"Normalization", "Discretization"})
 """Keras' layers whose states are set before the training."""
 Values = dict[int, Any]
@@ -67,8 +67,12 @@ class ObstacleWatch:
         changing = next(self._changing(model), "")
         if changing:
             return f"{changing} keeps a state that each forward pass changes"
-        own = reduction_of(model, own_functions=False) != reduction_of(model)
-        return UNCHECKED if own and (_draws(model) or any(map(draws_numbers, graphs))) else ""
+        # With TensorFlow a screen holds the gradient of the parts to that of the whole.
+        is_held = str(self.keras.backend.backend()) == "tensorflow"
+        reduction, strictly = (reduction_of(model, own_functions=passes) for passes in (is_held, False))
+        if reduction != "mean":
+            return why_no_parts(reduction)
+        return UNCHECKED if strictly != reduction and (_draws(model) or any(map(draws_numbers, graphs))) else ""
 
     def _changing(self, model: Model) -> Iterator[str]:
         """Names of layers whose states have changed since the first step, or, where that isn't seen, may do so."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tuner.child.keras.model import why_no_parts
+from tuner.child.keras.reductions import why_no_parts
 
 
 def test_a_loss_that_is_not_compiled_is_told_to_be_unknown() -> None:
