@@ -65,7 +65,13 @@ def products(tf: ModuleType, graph: Traced) -> Counter[str]:
 
 def products_among(tf: ModuleType, nodes: Iterable[NodeDef]) -> Counter[str]:
     """As ``products``, of any nodes."""
-    return Counter(tf.as_dtype(node.attr["T"].type).name for node in nodes if node.op in PRODUCTS)
+    return Counter(tf.as_dtype(_type_of(node)).name for node in nodes if node.op in PRODUCTS)
+
+
+def _type_of(node: NodeDef) -> int:
+    """TensorFlow's number of the format of what is multiplied; a product that gives another format has two of them."""
+    names = ("T", "Ta", "Tb")
+    return next((node.attr[name].type for name in names if name in node.attr), 0)
 
 
 def trainable_updated(graph: Graph) -> bool | None:
