@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dis
+from collections.abc import Iterable, Iterator
+from types import CodeType, FunctionType, MethodType
+from typing import Any
 
 BATCH_METHODS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 _ONLY_SHOW = frozenset({"keras", "tqdm", "wandb", "mlflow", "comet_ml", "neptune", "clearml", "tensorboard", "swanlab"})
 """Packages whose callbacks show or log what they are told with a batch, and change nothing in the training."""
+_LIBRARIES = _ONLY_SHOW | {"builtins"}
+_RATES = frozenset({"learning_rate", "lr"})
 
 
 def listed(callbacks: object) -> list[object]:
@@ -32,13 +37,58 @@ def saves_by_batch(callbacks: Iterable[object]) -> str:
 
 
 def sets_rate(callbacks: Iterable[object]) -> bool:
-    """Whether one of them sets the learning rate to a figure of its own."""
-    return any("LearningRateScheduler" in type(callback).__name__ for callback in callbacks)
+    """Whether one of them sets the learning rate to a figure of its own, be it in a later epoch."""
+    callbacks = list(callbacks)
+    scheduled = any("LearningRateScheduler" in type(callback).__name__ for callback in callbacks)
+    return scheduled or not _RATES.isdisjoint(stored(callbacks))
+
+
+def stored(callbacks: Iterable[object]) -> dict[str, str]:
+    """Attributes that code of the script's own sets on something else than the callback itself, as far as it shows,
+    by the name of the callback. What ``__init__`` sets is there before the training.
+    """
+    found: dict[str, str] = {}
+    for callback in callbacks:
+        for code in _own_code(callback):
+            found.update(dict.fromkeys(_stored_in(code), type(callback).__name__))
+    return found
 
 
 def lowers_rate(callbacks: Iterable[object]) -> bool:
     """Whether one of them multiplies the learning rate that it finds."""
     return any("ReduceLROnPlateau" in type(callback).__name__ for callback in callbacks)
+
+
+def _own_code(callback: object) -> Iterator[CodeType]:
+    """Of the methods of the script's own classes, and of the functions that the callback was given."""
+    owners = [cls for cls in type(callback).__mro__ if cls.__module__.partition(".")[0] not in _LIBRARIES]
+    functions = [value for cls in owners for name, value in vars(cls).items() if name != "__init__"]
+    for function in (*functions, *getattr(callback, "__dict__", {}).values()):
+        plain = function.__func__ if isinstance(function, (MethodType, staticmethod, classmethod)) else function
+        if isinstance(plain, FunctionType):
+            yield from with_inner(plain.__code__)
+
+
+def with_inner(code: CodeType) -> Iterator[CodeType]:
+    """The code of a function, and of those that are defined in it."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from with_inner(inner)
+
+
+def _stored_in(code: CodeType) -> Iterator[str]:
+    own, held = code.co_varnames[:1], ""
+    for each in dis.get_instructions(code):
+        if each.opname == "STORE_ATTR" and held not in own:
+            yield str(each.argval)
+        # What is loaded last is the object; newer versions of Python load two variables at once.
+        last: Any = each.argval[-1] if isinstance(each.argval, tuple) and each.argval else each.argval
+        held = str(last) if each.opname.startswith("LOAD_FAST") else ""
+    if "setattr" in code.co_names:
+        yield from (each for each in code.co_consts if isinstance(each, str) and each.isidentifier())
+    if "assign" in code.co_names:
+        yield from _RATES.intersection(code.co_names)
 
 
 def _is_own(callback: object, method: str) -> bool:

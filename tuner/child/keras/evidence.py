@@ -17,7 +17,7 @@ from ..tensorflow.strategies import DEFAULT, NO_STRATEGY, ONE_DEVICE
 from ..torch import compiler
 from . import threads
 from .fit_call import BATCH_REASONS, NOT_ON_TORCH, FitCall
-from .freezing import DRAWS, what_froze
+from .freezing import DRAWS, what_froze, what_is_set
 from .model import POLICIES, accumulation_of, has_batch_norm, inner_optimizer
 from .on_batch import OWN_BATCHES
 from .reductions import reduction_of, why_no_parts
@@ -200,6 +200,8 @@ class Observation:
             left_out["steps_per_execution"] = call.why_not_several_steps(2, call.epoch_steps, backend)
         elif call.has_one_step:
             left_out["steps_per_execution"] = "an epoch of this fit has one step"
+        if call.written.get("run_eagerly") and (why := what_is_set(call.model, call.stored)):
+            left_out["run_eagerly"] = why
         if self._sets_rate(call):
             left_out["lr_scale"] = OWN_RATE
         if call.custom_step:
@@ -309,7 +311,9 @@ class Observation:
 
     def _traced_evidence(self, call: FitCall, steps: StepWatch) -> None:
         """Whether the step depends on what Python draws or counts, which a trace does once and no more."""
-        if self.watches.backend == "tensorflow":
+        if why := what_is_set(call.model, call.stored):
+            pass
+        elif self.watches.backend == "tensorflow":
             why = what_froze(call.model, steps.step_function) if steps.step_function is not None else ""
         else:
             why = DRAWS if steps.witness.traces_differ() else ""

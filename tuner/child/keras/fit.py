@@ -165,7 +165,7 @@ class FitWatch:
         return FitCall(
             model, self._kind_of(x), custom_step=has_own_step(type(model)),
             sets_rate=callbacks.sets_rate(listed), lowers_rate=callbacks.lowers_rate(listed),
-            acts_by_batch=callbacks.acts_by_batch(listed),
+            stored=callbacks.stored(listed), acts_by_batch=callbacks.acts_by_batch(listed),
             saves_by_batch=callbacks.saves_by_batch(listed), epoch_steps=int(arguments.get("steps_per_epoch") or 0),
             validation_steps=int(arguments.get("validation_steps") or 0),
             dataset=weakref.ref(x) if _is_dataset(x) else lambda: None,

@@ -46,7 +46,7 @@ class FitCall:
     ``sets_rate``: whether a callback sets the learning rate, ``lowers_rate``: whether one multiplies it.
     ``acts_by_batch`` and ``saves_by_batch``: names of callbacks that do so with batches, "" for none. ``epoch_steps``
     and ``validation_steps``: as the script counts them; 0 where it doesn't. ``refused``: knob → why it isn't turned in
-    this call. ``dataset``: a weak reference to the one that feeds it.
+    this call. ``dataset``: a weak reference to the one that feeds it. ``stored``: as ``callbacks.stored`` tells it.
     """
 
     model: Model
@@ -56,6 +56,7 @@ class FitCall:
     lowers_rate: bool = False
     acts_by_batch: str = ""
     saves_by_batch: str = ""
+    stored: dict[str, str] = field(default_factory=dict)
     epoch_steps: int = 0
     validation_steps: int = 0
     written: dict[str, Value] = field(default_factory=dict)

@@ -6,12 +6,16 @@ A step that depends on nothing but tensors comes out the same each time that it 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Mapping
+from types import FunctionType
 
 from ..tensorflow.graphs import nodes_of
 from ..tensorflow.types import ConcreteFunction, Function
+from .callbacks import with_inner
 from .types import Model
 
+_SEEN_ANYWAY = frozenset({"stop_training", "learning_rate", "lr"})
+"""Keras asks for these, or holds them in variables."""
 DRAWS = "traced again the step comes out another way: what Python draws or decides in it stands still in the graph"
 
 
@@ -26,6 +30,30 @@ def what_froze(model: Model, step: Function) -> str:
     if changed:
         return f"{changed[0].rpartition('.')[2]} changes with each call of the step, and stands still in the graph"
     return DRAWS if _content(one) != _content(other) else ""
+
+
+def what_is_set(model: Model, stored: Mapping[str, str]) -> str:
+    """Why a graph would go on with what a callback has set anew, maybe epochs later; "" where nothing shows it.
+
+    ``stored``: attributes that callbacks set, as ``callbacks.stored`` tells them.
+    """
+    read = {"trainable", *_read_by(model)} - _SEEN_ANYWAY
+    name = next((name for name in stored if name in read), "")
+    return f"{stored[name]} sets {name}, which the step reads, and which would stand still in a graph" if name else ""
+
+
+def _read_by(model: Model) -> Iterator[str]:
+    """Names in the code of the script's own models and layers, and in what Keras' layers compute by."""
+    kinds = {cls for layer in model._flatten_layers() for cls in type(layer).__mro__}
+    for kind in kinds:
+        package = kind.__module__.partition(".")[0]
+        if package in ("builtins", "tensorflow") or (package == "keras" and ".layers." not in kind.__module__):
+            continue
+        held = vars(kind)
+        functions = [held.get("call")] if package == "keras" else held.values()
+        for function in functions:
+            if isinstance(function, FunctionType):
+                yield from (name for each in with_inner(function.__code__) for name in each.co_names)
 
 
 def _content(traced: ConcreteFunction) -> Counter[Hashable]:

@@ -1,0 +1,72 @@
+"""What the script's own callbacks set, as their code shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tuner.child.keras.callbacks import sets_rate, stored
+
+
+class Annealing:
+    model: Any
+    best = 0.0
+
+    def __init__(self, model: Any) -> None:
+        model.width = 8
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        self.best = self.model.loss
+        self._warm(epoch)
+
+    def _warm(self, epoch: int) -> None:
+        def beta() -> None:
+            self.model.layers[0].rate = 0.5
+        self.model.beta = min(1.0, epoch / 3)
+        beta()
+
+
+class ByName:
+    model: Any
+
+    def on_epoch_end(self, epoch: int) -> None:
+        setattr(self.model, "gamma", epoch)  # noqa: B010  # as scripts do
+
+
+class Later:
+    model: Any
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        if epoch > 100:
+            self.model.optimizer.learning_rate = 0.1
+
+
+class Assigning:
+    model: Any
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        self.model.optimizer.learning_rate.assign(0.1)
+
+
+class Reading:
+    model: Any
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        self.rate = float(self.model.optimizer.learning_rate)
+
+
+def test_what_is_set_on_others_is_told_with_who_sets_it() -> None:
+    class Model:
+        width = 0
+
+    given = Reading()
+    given.on_epoch_end = lambda model: setattr(model, "delta", 1)  # type: ignore[attr-defined]  # as LambdaCallback
+    assert stored([Annealing(Model())]) == {"rate": "Annealing", "beta": "Annealing"}
+    assert stored([ByName()]) == {"gamma": "ByName"}
+    assert "delta" in stored([given])
+
+
+@pytest.mark.parametrize(("callback", "sets"), [(Later, True), (Assigning, True), (Reading, False)])
+def test_a_rate_that_is_set_shows_before_the_epoch_in_which_it_is(callback: type, sets: bool) -> None:
+    assert sets_rate([callback()]) is sets
