@@ -184,10 +184,10 @@ class Observation:
         facts.as_written.update(call.written)
         by_script = self.watches.optimizers.accumulated_by_script if self.watches.optimizers is not None else 0
         facts.as_written.update(grad_accumulation=by_script or 1, lr_scale=1.0)
-        self._leave_out(call, accumulates=by_script > 1)
+        self._leave_out(call, steps, accumulates=by_script > 1)
         self._remark_on(call, steps)
 
-    def _leave_out(self, call: FitCall, *, accumulates: bool) -> None:
+    def _leave_out(self, call: FitCall, steps: StepWatch, *, accumulates: bool) -> None:
         """Knobs that can't be turned in this call of fit. ``accumulates``: whether the script itself does."""
         left_out, backend = self.session.facts.left_out, self.watches.backend
         reduction = self.session.facts.loss_reduction
@@ -205,7 +205,7 @@ class Observation:
         if self._sets_rate(call):
             left_out["lr_scale"] = OWN_RATE
         if call.custom_step:
-            left_out["grad_accumulation"] = OWN_LOSS
+            left_out |= {"grad_accumulation": OWN_LOSS, **steps.literal_rows()}
         elif reduction != "mean":
             left_out["grad_accumulation"] = why_no_parts(reduction)
         elif self._why_whole(call):

@@ -15,6 +15,7 @@ from ..tensorflow import FRAMEWORK
 from ..tensorflow.data.ready import ReadyWatch
 from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.functions import not_converted
+from ..tensorflow.literals import literal_rows_of_step
 from ..tensorflow.loops import LoopWatch
 from ..tensorflow.types import ConcreteFunction, DatasetIterator, Function, Result, Structure
 from .by_turns import Made, StepsByTurns
@@ -380,6 +381,12 @@ class StepWatch:
     def graphs(self) -> Sequence[ConcreteFunction]:
         """What the training step was traced into, on TensorFlow."""
         return list(self.step_function._list_all_concrete_functions()) if self.step_function is not None else []
+
+    def literal_rows(self) -> dict[str, str]:
+        """Why another batch size wouldn't reach all of a step, by its knob, where TensorFlow's graph shows that."""
+        step, rows = self.step_function, self.largest_batch
+        why = literal_rows_of_step(sys.modules["tensorflow"], step, rows) if step is not None and rows else ""
+        return {"batch_size": why} if why else {}
 
     @property
     def largest_batch(self) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import ModuleType
+
 from .entries import TracedFunction
 from .functions import FunctionWatch
 from .graphs import draws
-from .types import Graph, Tensor
+from .types import ConcreteFunction, Function, Graph, Tensor
 
 
 def literal_rows(functions: FunctionWatch, rows: int, *, retrace: bool) -> str:
@@ -18,25 +21,44 @@ def literal_rows(functions: FunctionWatch, rows: int, *, retrace: bool) -> str:
         graphs = list(entry.graphs)
         if retrace and any(_leading(tensor) == rows for graph in graphs for tensor in graph.inputs):
             graphs = _retraced(functions, entry, rows)
-        names = [name for graph in graphs for name in draws(functions.tf, graph, rows)]
-        if names:
-            return f"the training step itself draws tensors of {rows} rows ({names[0]})"
+        why = _why(functions.tf, graphs, rows)
+        if why:
+            return why
     return ""
+
+
+def literal_rows_of_step(tf: ModuleType, step: Function, rows: int) -> str:
+    """As ``literal_rows``, of the step that Keras traces; it is traced once more where it knows its batch's size."""
+    example: ConcreteFunction = next(iter(step._list_all_concrete_functions()))
+    args, kwargs = example.structured_input_signature
+    widened = tf.nest.map_structure(lambda spec: _widened(tf, spec, rows), (args, kwargs))
+    if widened == (args, kwargs):
+        return _why(tf, [example.graph], rows)
+    try:
+        return _why(tf, [step._clone(None).get_concrete_function(*widened[0], **widened[1]).graph], rows)
+    except Exception:
+        return ""  # a partial batch would fail as well; the trial will tell
+
+
+def _why(tf: ModuleType, graphs: Sequence[Graph], rows: int) -> str:
+    names = [name for graph in graphs for name in draws(tf, graph, rows)]
+    return f"the training step itself draws tensors of {rows} rows ({names[0]})" if names else ""
+
+
+def _widened(tf: ModuleType, spec: object, rows: int) -> object:
+    """With one row more, where it has so many."""
+    if isinstance(spec, tf.TensorSpec) and spec.shape.rank and spec.shape[0] == rows:
+        return tf.TensorSpec([rows + 1, *spec.shape[1:]], spec.dtype)
+    return spec
 
 
 def _retraced(functions: FunctionWatch, entry: TracedFunction, rows: int) -> list[Graph]:
     """The function's graph for batches of one row more; none where it can't be traced so."""
     tf = functions.tf
-
-    def widen(spec: object) -> object:
-        if isinstance(spec, tf.TensorSpec) and spec.shape.rank and spec.shape[0] == rows:
-            return tf.TensorSpec([rows + 1, *spec.shape[1:]], spec.dtype)
-        return spec
-
     function = entry.function
     if entry.example is None or function is None:
         return []
-    args, kwargs = tf.nest.map_structure(widen, entry.example)
+    args, kwargs = tf.nest.map_structure(lambda spec: _widened(tf, spec, rows), entry.example)
     functions.is_retracing = True
     try:
         return [function._clone(None).get_concrete_function(*args, **kwargs).graph]

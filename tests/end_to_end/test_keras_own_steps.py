@@ -1,0 +1,54 @@
+"""Training steps of a model's own whose numbers of rows are written down: another batch size wouldn't reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.keras_trials import Trial, arrays, begin, keras
+
+__all__ = ["begin"]
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
+
+ROWS = 8
+
+
+@pytest.mark.parametrize(
+    ("kind", "fed_by"),
+    [("written", "arrays"), ("asked", "dataset"), *(
+        pytest.param(*each, marks=pytest.mark.slow)  # as those
+        for each in (("written", "dataset"), ("asked", "arrays"))
+    )],
+)  # fmt: skip
+def test_a_batch_size_is_left_out_where_the_step_draws_as_many_rows(
+    begin: Callable[..., Trial], kind: str, fed_by: str
+) -> None:
+    """A GAN's noise of eight rows beside sixteen pictures: the batch size was verified."""
+    import tensorflow as tf
+
+    k = keras()
+
+    class Adversary(k.Model):  # type: ignore[misc, name-defined]  # Keras is imported late
+        def __init__(self) -> None:
+            super().__init__()
+            self.maker = k.Sequential([k.Input((2,)), k.layers.Dense(4)])
+            self.judge = k.Sequential([k.Input((4,)), k.layers.Dense(1)])
+
+        def train_step(self, x: Any) -> dict[str, Any]:
+            noise = tf.random.normal((ROWS if kind == "written" else tf.shape(x)[0], 2))
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(self.judge(self.maker(noise))) - tf.reduce_mean(self.judge(x))
+            self.optimizer.apply(tape.gradient(loss, self.judge.trainable_variables), self.judge.trainable_variables)
+            return {"loss": loss}
+
+    trial = begin()
+    made = Adversary()
+    made.compile("sgd")
+    data: Any = arrays(64)[0]
+    if fed_by == "dataset":  # of batches whose size the step's graph knows
+        data = tf.data.Dataset.from_tensor_slices(data).batch(ROWS, drop_remainder=True)
+    made.fit(data, batch_size=ROWS if fed_by == "arrays" else None, verbose=0)
+    facts = trial.end()
+    assert facts["as_written"]["batch_size"] == ROWS
+    assert ("itself draws tensors of 8 rows" in facts["left_out"].get("batch_size", "")) is (kind == "written")
