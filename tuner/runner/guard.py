@@ -23,10 +23,15 @@ import selectors
 import signal
 import sys
 import time
+from collections.abc import Iterable
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 KILL_PATIENCE_S = 10.0
+CLEARING_S = 4.0
+"""For so long what clears up after others may outlive these; it ends by itself, PyTorch's 2 s after them."""
+CLEARS_UP = (b"resource_tracker import main", b"torch_shm_manager")
+"""In the command of such a process: multiprocessing's and joblib's, and PyTorch's."""
 ADOPT = "--adopt"
 
 
@@ -112,19 +117,34 @@ def reap(child: int) -> tuple[int | None, bool]:
             status = ended
 
 
+def kill_each(pids: Iterable[int], *, spares: bool) -> None:
+    """KILL to each that still lives; with ``spares`` to none that clears up after the others, which goes on."""
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGCONT if spares and clears_up(pid) else signal.SIGKILL)
+        except OSError:
+            pass  # it ended by itself meanwhile
+
+
+def clears_up(pid: int) -> bool:
+    """Whether the process removes what others leave in shared memory, which no end of theirs would give back."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            command = file.read()
+    except OSError:
+        return False
+    return any(mark in command for mark in CLEARS_UP)
+
+
 def kill_descendants(child: int) -> int | None:
     """Kills everything below this process and reaps it; the child's status if it ended here.
 
     Only what has been reaped is gone: a zombie whose threads are still ending holds its memory.
     """
     status, has_children = reap(child)
-    deadline = time.monotonic() + KILL_PATIENCE_S
-    while has_children and time.monotonic() < deadline:
-        for pid in descendants(os.getpid()):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except OSError:
-                pass  # it ended by itself meanwhile
+    began = time.monotonic()
+    while has_children and (passed_s := time.monotonic() - began) < KILL_PATIENCE_S:
+        kill_each(descendants(os.getpid()), spares=passed_s < CLEARING_S)
         time.sleep(0.01)
         ended, has_children = reap(child)
         status = ended if ended is not None else status

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from tuner.runner.guard import descendants, stat_fields
+from tuner.runner.guard import CLEARING_S, clears_up, descendants, kill_each, stat_fields
 from tuner.runner.mapped_pages import SharedPages
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
@@ -144,8 +144,11 @@ class Tree:
         signal_all(reversed(self._pids), signal.SIGCONT)
 
     def kill(self) -> None:
-        """TERM to every process, a grace, then KILL until none is left or patience ends."""
-        signal_all(self.pids(), signal.SIGTERM)
+        """TERM to every process, a grace, then KILL until none is left or patience ends.
+
+        What clears up after the others gets no TERM: it ends by itself, and not before it has.
+        """
+        signal_all((pid for pid in self.pids() if not clears_up(pid)), signal.SIGTERM)
         # A stopped process sees TERM only when it is continued.
         signal_all(self._pids, signal.SIGCONT)
         if self._gone_within(TERM_GRACE_S):
@@ -153,10 +156,10 @@ class Tree:
         self.kill_now()
 
     def kill_now(self) -> None:
-        """KILL to every process, again for those born meanwhile."""
-        deadline = self._clock() + KILL_PATIENCE_S
-        while self.pids() and self._clock() < deadline:
-            signal_all(self._pids, signal.SIGKILL)
+        """KILL to every process, again for those born meanwhile; a moment later to what clears up after the others."""
+        began = self._clock()
+        while self.pids() and (passed_s := self._clock() - began) < KILL_PATIENCE_S:
+            kill_each(self._pids, spares=passed_s < CLEARING_S)
             time.sleep(0.02)
 
     def _gone_within(self, seconds: float) -> bool:
