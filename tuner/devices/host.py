@@ -67,6 +67,8 @@ def _memory_limits() -> Iterator[tuple[int, int]]:
     for folder in _cgroup_folders("memory"):
         for limit_name, use_name, cache_names in (
             ("memory.max", "memory.current", ("inactive_file", "active_file")),
+            # What goes above that isn't ended, but held back until it stands still.
+            ("memory.high", "memory.current", ("inactive_file", "active_file")),
             ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
         ):
             limit = read_text(folder / limit_name).strip()

@@ -274,22 +274,25 @@ def _shares(pid: int, *names: str) -> dict[str, int]:
 
 
 def cpu_times(cores: Iterable[int], stat: str = "/proc/stat") -> tuple[float, float]:
-    """CPU seconds since boot in which these cores were busy, whoever used them, and of those the stolen ones."""
+    """CPU seconds since boot in which these cores were busy, whoever used them, and of those the stolen ones.
+
+    A container may be shown its own cores alone, numbered anew: as many as these are these.
+    """
     ours = {f"cpu{core}".encode() for core in cores}
-    busy = stolen = 0
+    each: dict[bytes, tuple[int, int]] = {}
     try:
         with open(stat, "rb") as file:
             for line in file:
                 fields = line.split()
                 if not fields[0].startswith(b"cpu"):
                     break
-                if fields[0] in ours:
-                    # user nice system irq softirq steal, not idle and iowait; guest time is part of user's.
-                    busy += sum(int(fields[i]) for i in (1, 2, 3, 6, 7, 8))
-                    stolen += int(fields[8])
+                # user nice system irq softirq steal, not idle and iowait; guest time is part of user's.
+                if fields[0] != b"cpu":
+                    each[fields[0]] = sum(int(fields[i]) for i in (1, 2, 3, 6, 7, 8)), int(fields[8])
     except OSError:
         return 0.0, 0.0
-    return busy * _TICK_S, stolen * _TICK_S
+    found = [times for core, times in each.items() if core in ours or len(each) == len(ours)]
+    return sum(busy for busy, _ in found) * _TICK_S, sum(stolen for _, stolen in found) * _TICK_S
 
 
 def oom_kills() -> int:

@@ -62,3 +62,12 @@ def test_a_container_narrows_memory_and_cores(monkeypatch: pytest.MonkeyPatch, f
     cgroup(monkeypatch, files)
     assert host.host_memory() == (1_000_000_000, 700_000_000)
     assert host.usable_cores() == 1
+
+
+def test_memory_above_which_a_container_is_held_back_is_none_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above ``memory.high`` the kernel slows a process down until it stands still, and ends none."""
+    throttled = {"/sys/fs/cgroup/pod/memory.high": "800000000\n", "/sys/fs/cgroup/pod/box/memory.high": "max\n"}
+    cgroup(monkeypatch, V2 | throttled)
+    assert host.host_memory() == (800_000_000, 500_000_000)
+    cgroup(monkeypatch, V2 | throttled | {"/sys/fs/cgroup/pod/memory.max": "max\n"})
+    assert host.host_memory() == (800_000_000, 500_000_000)

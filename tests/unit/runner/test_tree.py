@@ -36,6 +36,15 @@ def test_stolen_time_is_part_of_the_busy_time_of_our_cores(tmp_path: Path) -> No
     assert cpu_times([0], str(tmp_path / "absent")) == (0.0, 0.0)
 
 
+def test_cores_that_a_container_numbers_anew_are_found(tmp_path: Path) -> None:
+    """LXC shows a container its own cores alone, from 0 on; the kernel's masks have them by their numbers."""
+    path = tmp_path / "stat"
+    path.write_text(STAT)
+    tick = 1 / os.sysconf("SC_CLK_TCK")
+    assert cpu_times([4, 5, 6], str(path)) == pytest.approx((1498 * tick, 164 * tick))
+    assert cpu_times([4, 5], str(path)) == (0.0, 0.0)
+
+
 def test_this_machine_has_been_busy() -> None:
     busy, stolen = cpu_times(os.sched_getaffinity(0))
     assert busy > stolen >= 0
