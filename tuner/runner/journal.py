@@ -33,7 +33,9 @@ class Journal:
             with (self._folder / LATE_RECORDS).open("ab") as late:
                 late.write(data)
             return []
-        self._file.write(data)
+        left = memoryview(data)
+        while left:  # a disk that is filling up takes a part, and only then refuses
+            left = left[self._file.write(left) :]
         *lines, self._torn = (self._torn + data).split(b"\n")
         new = list(decode(lines))
         self.entries += new
