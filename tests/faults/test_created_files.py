@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
 import threading
 import time
 from collections.abc import Callable
@@ -30,6 +35,7 @@ from tuner.runner.created_files import (
 )  # fmt: skip
 from tuner.runner.process import ProcessRunner
 from tuner.runner.request import Interrupted, Limits, TrialRequest
+from tuner.storage.folder import RECORDS
 
 TRAIN = """
     import logging, os, pathlib, shutil, subprocess, sys, tempfile, time
@@ -346,3 +352,49 @@ def note(trial: Path, path: Path, *, folder: bool = False, model: bool = False) 
     with (trial / MADE).open("a") as file:
         line = {"made": str(path), "folder": folder, "model": model, "after_first_step": False}
         file.write(json.dumps(line) + "\n")
+
+
+def test_what_came_after_the_first_step_is_known_when_the_machine_was_started_anew(tmp_path: Path) -> None:
+    """The clock of the trial's records began anew as well, and may be far behind what it had come to."""
+    trial, out = tmp_path / "trial", tmp_path / "out"
+    trial.mkdir()
+    out.mkdir()
+    died, began = time.time() - 3, time.monotonic() + 10**6
+    for name, age in (("data.bin", 9), ("checkpoint.bin", 2)):
+        (out / name).write_bytes(b"by another program")
+        os.utime(out / name, (died - age, died - age))
+    (trial / MADE).write_text(json.dumps({"made": str(out), "folder": True, "after_first_step": False}) + "\n")
+    records: list[dict[str, Any]] = [
+        {"t": began, "kind": "hello", "pid": 1, "python": "3", "executable": "p"},
+        {"t": began + 5, "kind": "first_step", "seconds": 5.0}, {"t": began + 10, "kind": "exit", "code": 0},
+    ]  # fmt: skip
+    lines = [json.dumps({"v": 1, **record}) for record in records]
+    (trial / RECORDS).write_text("\n".join(lines) + "\n")
+    os.utime(trial / RECORDS, (died, died))
+    assert move_created_files(trial, has_died=True) == [str(out / "checkpoint.bin")]
+    assert os.listdir(out) == ["data.bin"]
+
+
+def test_a_model_for_which_the_trials_disk_is_too_small_is_left_to_no_other_trial(tmp_path: Path) -> None:
+    """The next one would resume from it, and the part of it that fits is of use to nobody."""
+    users, trial = Path(tempfile.mkdtemp(dir="/dev/shm")), tmp_path / "trial"
+    try:
+        if users.stat().st_dev == tmp_path.stat().st_dev:
+            pytest.skip("one disk holds both")
+        trial.mkdir()
+        (users / "model.pt").write_bytes(b"x" * 100_000)
+        (trial / MADE).write_text(
+            json.dumps({"made": str(users / "model.pt"), "folder": False, "after_first_step": True}) + "\n"
+        )
+        work = """
+            import pathlib, resource, sys
+            from tuner.runner.created_files import move_created_files
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+            move_created_files(pathlib.Path(sys.argv[1]))
+        """
+        subprocess.run([sys.executable, "-c", textwrap.dedent(work), str(trial)], timeout=60, check=True)
+        assert os.listdir(users) == []
+        assert not [path for path in (trial / FILES).rglob("*") if path.is_file()]
+        assert (trial / REMOVED).read_text() == f"100000\t{users / 'model.pt'}\n"
+    finally:
+        shutil.rmtree(users)

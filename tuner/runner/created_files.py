@@ -7,6 +7,7 @@ prepared for itself stay where they are: a download isn't repeated with each tri
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -31,6 +32,7 @@ MOST_KEPT_BYTES = 2**30
 """Of the files of one trial so much is kept. A study would otherwise keep a large model once a trial."""
 DYING_S = 15.0
 """So long after the last line of a trial that was killed with its runner, the guard has ended the last of it."""
+_TOO_LARGE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 REMOVED = "removed.txt"
 """In the trial's folder: paths of what was too large to be kept."""
 
@@ -140,11 +142,16 @@ def made_so_far(trial: Path) -> list[str]:
 
 
 def _first_step_at(trial: Path) -> float:
-    """The moment of the first step, in seconds since the epoch; now where there was none."""
+    """The moment of the first step, in seconds since the epoch; now where there was none.
+
+    Told by when the last record was written down: the clock of records stands still while a machine sleeps, and begins
+    anew when it is started.
+    """
     with contextlib.suppress(OSError):
-        for entry in read_records(trial / RECORDS):
+        entries = read_records(trial / RECORDS)
+        for entry in entries:
             if isinstance(entry.record, FirstStep):
-                return time.time() - (time.monotonic() - entry.t)
+                return (trial / RECORDS).stat().st_mtime - (entries[-1].t - entry.t)
     return time.time()
 
 
@@ -234,9 +241,24 @@ def _move(path: str, trial: Path) -> bool:
             return True
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(path, target)
-    except OSError:
-        return False
+    except OSError as error:
+        return _could_not_move(path, target, trial, error)
     return True
+
+
+def _could_not_move(path: str, target: Path, trial: Path, error: OSError) -> bool:
+    """What the trial's own disk is too small for goes as what is too large: the next trial would resume from it.
+
+    Whether it is gone. No part of it stays in the trial's folder.
+    """
+    if not os.path.lexists(path):
+        return False
+    with contextlib.suppress(OSError):
+        target.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        if error.errno in _TOO_LARGE:
+            _remove(Path(path), path, trial)
+    return not os.path.lexists(path)
 
 
 def _keep_within_bounds(trial: Path) -> None:
