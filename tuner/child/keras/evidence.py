@@ -25,7 +25,7 @@ from .split import OWN_LOSS, OWN_PARTS
 from .steps import StepWatch
 from .watches import Watches
 
-PRECISION_OF = {policy: word for word, policy in POLICIES.items()}
+PRECISION_OF = {policy: word for word, policy in POLICIES.items()} | {"bfloat16": "bf16", "float16": "fp16"}
 NO_PRODUCTS = "no product of matrices was seen in the training step"
 EAGER_PRODUCTS = "what a step computes in isn't seen where Python runs every operation of it"
 SEEN_TO_WAIT = (DEFAULT, ONE_DEVICE)
