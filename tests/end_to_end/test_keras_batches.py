@@ -155,3 +155,21 @@ def test_a_training_function_of_the_scripts_own_takes_no_several_steps(begin: Be
     assert "steps_per_execution" not in baseline.end()["as_written"]
     begin({"steps_per_execution": 4}, framework="keras", as_written={"steps_per_execution": 1})
     assert train() == 16
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_processes_that_would_draw_alike_are_not_added(begin: Begin, workers: int) -> None:
+    """Of three that Keras forks each gave the same augmentations: every one was trained on three times."""
+    k = keras()
+
+    class Drawn(k.utils.PyDataset):  # type: ignore[misc, name-defined]  # Keras is imported late
+        def __len__(self) -> int:
+            return 0
+
+    data = Drawn(workers=workers, use_multiprocessing=True)
+    trial = begin({"workers": 3}, framework="keras")
+    fits = trial.adapter.watches.fits
+    assert fits is not None
+    fits._prepare(model(), {"x": data})
+    assert data.workers == (1 if workers == 1 else 3)
+    assert ("draw the same random numbers" in trial.session.facts.left_out.get("workers", "")) is (workers == 1)

@@ -83,7 +83,8 @@ class AppliedKnobs:
         call = self.watches.fits.call if self.watches.fits is not None else None
         if call is None:
             return Effect(0, NO_FIT)
-        return Effect(int(call.fed_by == "pydataset"), "no PyDataset feeds training")
+        why = call.refused.get("workers", "" if call.fed_by == "pydataset" else "no PyDataset feeds training")
+        return Effect(int(not why), why)
 
     def _precision(self) -> Effect:
         policy = self.watches.policy

@@ -20,7 +20,7 @@ from ..tensorflow.loops import LoopWatch
 from ..tensorflow.types import Result
 from . import callbacks, settings
 from .devices import DistributionWatch
-from .fit_call import FitCall, Nesting
+from .fit_call import DRAWN_ALIKE, FitCall, Nesting
 from .masks import MaskWatch
 from .model import accumulation_of, has_own_step, makes_own_function
 from .obstacles import ObstacleWatch
@@ -186,6 +186,8 @@ class FitWatch:
             self.datasets.meet(x, batched=True)
         elif call.fed_by == "pydataset" and x is not None:
             call.workers = call.written["workers"] = int(x.workers)
+            if x.use_multiprocessing and call.workers <= 1:
+                call.refused["workers"] = self.session.facts.left_out["workers"] = DRAWN_ALIKE
         self.steps.queues.pydataset = x if call.fed_by == "pydataset" else None
         self.steps.queues.is_dataset = call.fed_by == "dataset"
 
@@ -242,7 +244,7 @@ class FitWatch:
             # Keras decides on XLA by itself, and against it under a strategy: to undo one isn't to compile.
             differs |= bool(model.jit_compile) != written
             model.jit_compile = written
-        if session.knobs.wants("workers") and call.fed_by == "pydataset":
+        if session.knobs.wants("workers") and call.fed_by == "pydataset" and "workers" not in call.refused:
             arguments["x"].workers = call.workers = int(config["workers"])
         is_new = self.split.begin(model, parts)
         has_new_rate = self.rates.fit_begins(model, factor)

@@ -20,6 +20,7 @@ BATCH_REASONS = {
 }
 """By what feeds ``fit``: why nobody else can make other batches of it."""
 
+DRAWN_ALIKE = "its PyDataset has one worker, and several processes would draw the same random numbers each"
 NOT_ON_TORCH = "Keras has it on TensorFlow and JAX only"
 
 
