@@ -78,13 +78,13 @@ def with_inner(code: CodeType) -> Iterator[CodeType]:
 
 
 def _stored_in(code: CodeType) -> Iterator[str]:
-    own, held = code.co_varnames[:1], ""
+    own, held = {"self", *code.co_varnames[:1]}, ""  # a function within a method knows the callback by its name alone
     for each in dis.get_instructions(code):
         if each.opname == "STORE_ATTR" and held not in own:
             yield str(each.argval)
         # What is loaded last is the object; newer versions of Python load two variables at once.
         last: Any = each.argval[-1] if isinstance(each.argval, tuple) and each.argval else each.argval
-        held = str(last) if each.opname.startswith("LOAD_FAST") else ""
+        held = str(last) if each.opname.startswith(("LOAD_FAST", "LOAD_DEREF")) else ""
     if "setattr" in code.co_names:
         yield from (each for each in code.co_consts if isinstance(each, str) and each.isidentifier())
     if "assign" in code.co_names:

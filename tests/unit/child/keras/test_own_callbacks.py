@@ -23,6 +23,7 @@ class Annealing:
     def _warm(self, epoch: int) -> None:
         def beta() -> None:
             self.model.layers[0].rate = 0.5
+            self.within = 1
         self.model.beta = min(1.0, epoch / 3)
         beta()
 
