@@ -8,7 +8,7 @@ is brought back to the script's own tensor.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +17,7 @@ from .layer_looks import lay_channels_last
 
 KNOB = "channels_last"
 HELD = "the script has the memory of its weights by another name too (a flat buffer, .data, state_dict()), or shares it"
+TRANSFORMED = "the script calls its model within a transform of torch.func, where tensors can't be laid otherwise"
 Pair = tuple[Any, Any]
 """A tensor of the script's, and the copy that its model was given instead."""
 
@@ -29,6 +30,9 @@ class ChannelsLast:
         self._session = session
         self._torch = torch
         self._uses = getattr(torch._C, "_storage_Use_Count", None)
+        transform = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", None)
+        self._transform: Callable[[], object] = transform or (lambda: None)
+        """Gives the innermost transform that is under way (vmap, grad), or None."""
         self._usual_uses = self._uses_of(torch.empty(1))
         self._exchanged: list[tuple[Any, Any]] = []
         """Parameters whose gradient lies otherwise than they do → that one, while the update has another."""
@@ -44,10 +48,17 @@ class ChannelsLast:
 
     def meets(self, module: Any) -> None:
         """A model with convolutions is about to train: its weights are laid so where the config asks for it."""
-        if any(self._is_held(each) for each in (*module.parameters(), *module.buffers())):
-            self._session.knobs.keep_script_value(KNOB, HELD)
+        obstacle = TRANSFORMED if self._transform() is not None else ""
+        if not obstacle and any(self._is_held(each) for each in (*module.parameters(), *module.buffers())):
+            obstacle = HELD
+        if obstacle:
+            self._refuse(obstacle)
         elif self.wanted:
             lay_channels_last(self._torch, module)
+
+    def _refuse(self, obstacle: str) -> None:
+        self._session.knobs.keep_script_value(KNOB, obstacle)
+        self.wanted = None
 
     def _is_held(self, tensor: Any) -> bool:
         """Whether anything else has the memory of a weight that would be laid elsewhere."""
@@ -72,6 +83,9 @@ class ChannelsLast:
     ) -> tuple[tuple[object, ...], dict[str, object], list[Pair]]:
         """What a model is given instead, and which of the script's tensors stayed behind for it."""
         pairs: list[Pair] = []
+        if self._transform() is not None:
+            self._refuse(TRANSFORMED)
+            return args, kwargs, pairs
 
         def lay(value: Any) -> Any:
             if not isinstance(value, self._torch.Tensor) or value.dim() != 4:

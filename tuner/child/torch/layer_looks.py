@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -129,9 +130,11 @@ def lay_channels_last(torch: ModuleType, module: Any) -> None:
 
 def is_channels_last(torch: ModuleType, tensor: Tensor) -> bool | None:
     """Whether the channels of a batch of images lie last; None where it has no sizes yet, or these leave both layouts
-    the same.
+    the same. Within ``vmap`` PyTorch doesn't tell it.
     """
     if torch.nn.parameter.is_lazy(tensor) or tensor.dim() != 4:
         return None
-    last, first = tensor.is_contiguous(memory_format=torch.channels_last), tensor.is_contiguous()
-    return None if last == first else bool(last)
+    with suppress(RuntimeError):
+        last, first = tensor.is_contiguous(memory_format=torch.channels_last), tensor.is_contiguous()
+        return None if last == first else bool(last)
+    return None

@@ -10,7 +10,7 @@ import torch
 from support.torch_trials import begin
 from torch import nn
 
-from tuner.child.torch.channels_last import HELD
+from tuner.child.torch.channels_last import HELD, TRANSFORMED
 
 __all__ = ["begin"]
 Begin = Callable[..., Any]
@@ -172,3 +172,50 @@ def test_the_script_has_its_own_gradient_after_the_step(begin: Begin) -> None:
     optimizer.step()
     assert model[0].weight.grad is own
     assert torch.allclose(model[0].weight, before - 0.1)
+
+
+def _each_sample(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """The gradient of each sample by itself, in the mean."""
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}
+
+    def loss(held: Any, one: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = torch.func.functional_call(model, held, (one.unsqueeze(0),)).square().mean()
+        return result
+
+    gradients = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, x)
+    for name, weight in model.named_parameters():
+        weight.grad = gradients[name].mean(0)
+    return x
+
+
+def _each_batch(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Several batches at once."""
+    weights = dict(model.named_parameters())
+    call = torch.func.vmap(lambda one: torch.func.functional_call(model, weights, (one,)).square().mean())
+    call(x.unsqueeze(1).expand(-1, 2, -1, -1, -1).contiguous()).mean().backward()
+    return x
+
+
+@pytest.mark.parametrize("compute", [_each_sample, _each_batch])
+@pytest.mark.parametrize("called_before", [False, True])
+def test_a_model_within_a_transform_is_left_as_it_is(begin: Begin, compute: Any, called_before: bool) -> None:
+    """PyTorch raised an error where a tensor was laid within ``vmap``: the config was told as none that can work."""
+
+    def train() -> torch.Tensor:
+        model = _model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if called_before:
+            _steps(model, optimizer)
+        for _ in range(3):
+            optimizer.zero_grad()
+            compute(model, torch.randn(4, 3, 8, 8))
+            optimizer.step()
+        return model[0].weight.detach().contiguous()
+
+    as_written = train()
+    for config in ({}, CONFIG):
+        trial = begin(config)
+        assert torch.allclose(train(), as_written, atol=1e-5)
+        left_out = trial.end()["left_out"]
+    assert trial.evidence("channels_last") == ("not applicable", TRANSFORMED)
+    assert called_before or left_out["channels_last"] == TRANSFORMED
