@@ -53,9 +53,13 @@ class _FileLock:
                 return holder
             raise
         self._descriptor = descriptor
+        pid = os.getpid()
         text = json.dumps(
-            {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time(), "owner": self._owner}
-        )
+            {
+                "pid": pid, "born": born(pid), "host": socket.gethostname(), "since": time.time(),
+                "owner": self._owner,
+            }
+        )  # fmt: skip
         try:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, text.encode(), 0)
@@ -72,6 +76,15 @@ class _FileLock:
                 pass  # as above
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def born(pid: int) -> str:
+    """When the process started, in ticks since boot: a pid is given again. "" where that isn't told."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[19].decode("ascii", "replace")
+    except (OSError, IndexError):
+        return ""
 
 
 def _holder(descriptor: int) -> str:

@@ -13,7 +13,7 @@ from tuner.errors import StorageError
 from tuner.model import Trial
 from tuner.storage.database import Repository, StudyRecord, TrialState, holds_results
 from tuner.storage.folder import DATABASE, LOCK, trial_numbers
-from tuner.storage.lock import FolderLock
+from tuner.storage.lock import FolderLock, born
 
 _DEEPEST = 4
 """Folders that lie deeper below the one that is searched aren't looked into: a dataset's tree holds millions."""
@@ -91,7 +91,10 @@ def _is_held(folder: Path) -> bool:
         holder = json.loads((folder / LOCK).read_bytes())
         if holder["host"] != socket.gethostname():
             return True  # nobody here can tell
-        os.kill(int(holder["pid"]), 0)
+        pid = int(holder["pid"])
+        os.kill(pid, 0)
+        if (began := holder.get("born")) and born(pid) not in ("", began):
+            return False  # the pid of one that was killed, which another process has by now
     except PermissionError:
         return True
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,0 +1,43 @@
+"""Whether a study runs, as its lock tells those who don't take it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tuner.storage.database import Repository
+from tuner.storage.folder import DATABASE, LOCK
+from tuner.storage.lock import FolderLock
+from tuner.storage.studies import read_study
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    repository = Repository(f"sqlite:///{tmp_path / DATABASE}")
+    repository.create_study("study", {})
+    repository.close()
+    return tmp_path
+
+
+def test_a_study_runs_while_its_lock_is_held(study: Path) -> None:
+    with FolderLock(study):
+        assert read_study(study).state == "running"
+    assert read_study(study).state == "stopped"
+
+
+def test_the_pid_of_a_killed_study_may_be_anothers_by_now(study: Path) -> None:
+    work = """
+import os, pathlib, signal, sys
+from tuner.storage.lock import FolderLock
+FolderLock(pathlib.Path(sys.argv[1])).__enter__()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", work, str(study)], timeout=60, check=False)
+    held = json.loads((study / LOCK).read_text())
+    (study / LOCK).write_text(json.dumps(held | {"pid": os.getpid()}))  # as a later process with its number
+    assert read_study(study).state == "stopped"
