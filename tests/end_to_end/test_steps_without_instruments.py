@@ -126,6 +126,7 @@ def test_a_loop_is_counted_and_trains_as_under_plain_python(kind: str, run_child
         assert ran.facts["backwards"] == pytest.approx(taken, rel=0.01)
 
 
+@pytest.mark.timed  # so many steps within its window
 def test_knobs_act_in_steps_without_the_instruments(run_child: Run, write_script: Write) -> None:
     """As under plain Python with autocast around the call, in each step."""
     text = TORCH.replace(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tempfile
 from pathlib import Path
 
 from tuner.errors import StorageError
+
+_NOT_SYNCED = (errno.EINVAL, errno.EBADF, errno.ENOTSUP)
 
 
 def write_named(path: Path, content: bytes) -> None:
@@ -69,10 +72,13 @@ def _unwritten(path: Path, error: OSError) -> StorageError:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Without it the rename itself may be lost with the power."""
+    """Without it the rename itself may be lost with the power; some network file systems sync none."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NOT_SYNCED:
+            raise
     finally:
         os.close(descriptor)
 

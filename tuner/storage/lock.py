@@ -185,8 +185,9 @@ def _lock_folder() -> Path:
     """
     named = (os.environ.get(name, "") for name in ("XDG_CACHE_HOME", "XDG_RUNTIME_DIR"))
     cache, runtime = (place if os.path.isabs(place) else "" for place in named)
-    candidates = [Path(cache) if cache else Path.home() / ".cache"]
-    candidates += [Path(runtime)] if runtime else []
+    # A container's user may have no home: neither HOME nor an entry in /etc/passwd.
+    usual = os.path.join(os.path.expanduser("~"), ".cache")
+    candidates = [Path(place) for place in (cache or usual, runtime) if os.path.isabs(place)]
     shared = f"user-{os.getuid()}"
     for candidate in [*candidates, None]:
         try:

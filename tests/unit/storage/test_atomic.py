@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import signal
 import stat
@@ -97,6 +99,24 @@ def test_an_interrupt_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(KeyboardInterrupt):
         write_durably(tmp_path / "best.json", b"new")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("number", "is_told"), [(errno.EINVAL, False), (errno.EIO, True)])
+def test_a_folder_that_its_file_system_never_syncs_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, *, is_told: bool
+) -> None:
+    """As CIFS and FUSE may have it: the file itself is written by then."""
+    original = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        original(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(StorageError) if is_told else contextlib.nullcontext():
+        write_durably(tmp_path / "best.json", b"new")
+    assert (tmp_path / "best.json").read_bytes() == b"new"
 
 
 def test_a_link_stays_one_and_its_file_is_written(tmp_path: Path) -> None:

@@ -171,6 +171,19 @@ def test_the_shared_place_is_made_for_its_user_alone(shared: Path) -> None:
         assert shared.stat().st_mode & 0o777 == 0o700
 
 
+def test_whoever_has_no_home_takes_the_shared_place(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a container's user: there is no HOME, and nobody of that number in /etc/passwd."""
+
+    def unknown(user: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {user}")
+
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    with DeviceLock(CARD, "a"):
+        assert list((shared / "autotune").glob("*.lock"))
+
+
 def test_a_link_in_the_shared_place_is_not_followed(shared: Path, tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
