@@ -11,8 +11,10 @@ import pytest
 from support import worlds
 
 from tuner.analysis.comparison import TOLD, Contest, contest_of, decide, told_of
+from tuner.analysis.contention import Host
 from tuner.analysis.schedule import Schedule
 from tuner.analysis.stats import mean_ratio_interval
+from tuner.devices.base import FOREIGN_SHARE
 from tuner.model import Config, Phase, Ratio, Reference, Trial
 from tuner.report.trials import TrialsReport
 
@@ -31,6 +33,13 @@ def runs_of(schedule: Schedule, gains: Mapping[Config, Sequence[float]]) -> list
 
 
 NOISE = (1.0, 1.04, 0.97, 1.02, 0.98)
+HOST = Host(8, FOREIGN_SHARE)
+
+
+def disturbed(run: Trial) -> Trial:
+    """The run while others took most of the cores."""
+    assert run.outcome is not None and run.outcome.measurement is not None
+    return replace(run, outcome=replace(run.outcome, measurement=replace(run.outcome.measurement, foreign_cpus=6.0)))
 
 
 def told(gain: float, other: float = 0.9, spread: float = 1.0) -> tuple[Contest, Ratio]:
@@ -71,6 +80,20 @@ def test_what_is_not_proven_does_not_look_as_if_it_were() -> None:
 def test_rounds_without_noise_leave_nothing_open() -> None:
     contest, ratio = told(1.5, spread=0.0)
     assert contest.proven and ratio.ratio == pytest.approx(1.5) and ratio.low == pytest.approx(ratio.high)
+
+
+def test_what_the_first_look_that_was_taken_proved_holds_beyond_it() -> None:
+    """That after five rounds wasn't, since three of them were disturbed: a gain of 5%, proven after eight, was unproven
+    by four more rounds that said 2%.
+    """
+    after_8 = Schedule((FAST,), 8, seed=0, first=5, most=27, host=HOST)
+    after_12, own = after_8.looked_at_again(12), [1.05 * each for each in NOISE]
+    trials = runs_of(after_12, {FAST.config: [1.05] * 3 + own + [1.02 * each for each in NOISE[:4]]})
+    trials = [disturbed(trial) if (trial.round or 0) <= 3 else trial for trial in trials]
+    at_8, at_12 = (contest_of(each, FAST.config, trials, worlds.OBJECTIVE) for each in (after_8, after_12))
+    assert at_8 is not None and at_8.proven and len(at_8.pairs.gains) == 5
+    assert at_12 is not None and at_12.proven and len(at_12.pairs.gains) == 9
+    assert at_12.proof.first == 5 and at_12.told(1).high < at_8.told(1).high
 
 
 @pytest.mark.parametrize("rounds", [5, 8])
