@@ -257,8 +257,8 @@ def contest_of(
     if count < 2:
         return None
     confidence, proof = schedule.confidence, Proof(_needed(schedule.confidence, count))
-    if schedule.first in schedule.looked and schedule.rounds > schedule.first:
-        first = replace(schedule, rounds=schedule.first)
+    first = schedule.at_first_look
+    if first is not None:
         then = pairs_of(first, config, trials, objective, calm_only=True)
         if len(then.rates) >= FEWEST_PAIRS:
             at_first = _needed(first.confidence, len(then.rates))

@@ -51,9 +51,21 @@ class Schedule:
         alpha = (1 - CONFIDENCE) * opening_share(self.opening) / max(1, len(self.candidates))
         if not self.first:
             return 1 - stats.pocock_level(alpha, self.looks)
-        # Those before the first one was due could prove nothing, or these finals ended with them.
-        before = max((rounds for rounds in self.looked if self.first <= rounds < self.rounds), default=0)
-        return 1 - alpha * (self._spent(self.rounds) - self._spent(before))
+        return 1 - alpha * (self._spent(self.rounds) - self._spent(max(self._looks_before, default=0)))
+
+    @property
+    def at_first_look(self) -> Schedule | None:
+        """These finals as they were at the first look that was taken, later than it was due where too few rounds were
+        calm by then; None where that is still to come.
+        """
+        return replace(self, rounds=min(self._looks_before)) if self._looks_before else None
+
+    @property
+    def _looks_before(self) -> tuple[int, ...]:
+        """The rounds of the looks that came before this one and may have spent anything: those before the first one was
+        due could prove nothing, or these finals ended with them.
+        """
+        return tuple(rounds for rounds in self.looked if self.first and self.first <= rounds < self.rounds)
 
     @property
     def one_look(self) -> bool:
