@@ -58,3 +58,19 @@ def test_the_model_of_gains_has_no_rates_for_rows_where_starts_decide() -> None:
     for planned, read in ((10**7, 4), (30_000, 1)):
         model = history(amortised(worlds.OBJECTIVE, planned)).model
         assert model is not None and len(model.read) == read
+
+
+@pytest.mark.parametrize(("start_s", "is_below"), [(0.0, True), (60.0, False)])
+def test_what_took_long_to_start_outranks_nothing_that_may_start_sooner(start_s: float, *, is_below: bool) -> None:
+    """Over 100,000 samples a rate of 3,000/s that starts after a minute takes 93 s, one of 1,600/s perhaps 63 s."""
+    slow, fast = Config(threads=2), Config(threads=1)
+    said = tuple(Rotated(one, Ratio(gain, gain / 1.02, gain * 1.02), 3) for one, gain in ((fast, 3.0), (slow, 1.6)))
+    trials = [
+        Trial(0, Phase.BASELINE, BASELINE, "", made(1000.0, 1.0)),
+        Trial(1, Phase.ROTATION, BASELINE, "", replace(made(1000.0, 1.0), rotation=said)),
+        Trial(2, Phase.SEARCH, fast, "", made(3000.0, start_s)),
+    ]
+    space = resolve(SPACE, Known(worlds.DEVICE, 8, knowledge=Knowledge(as_written={**worlds.WRITTEN, "threads": 4})))
+    found = History(space, amortised(worlds.OBJECTIVE, 100_000), trials)
+    assert found.best is not None and found.best.config == fast
+    assert found.is_outranked(slow, fast) is is_below
