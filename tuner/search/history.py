@@ -122,7 +122,7 @@ class History:
         """
         if not self.space.axes or not len(self.tried):
             return None
-        told = self.objective.is_rate and self._more_by_start <= MOST_BIAS
+        told = self.objective.is_rate and self._more_by_start(Config()) <= MOST_BIAS
         ranking = self.ranking if told else {}
         beside = ranked_readings(self.space, ranking, self._loaders, calm=self._was_calm)
         return GainModel(self.space.axes, self.tried, beside)
@@ -211,23 +211,25 @@ class History:
 
     def is_outranked(self, config: Config, other: Config) -> bool:
         """Whether a rotation ranks the config clearly below the other one, and may leave it out for that."""
-        more = self._more_by_start
+        more = self._more_by_start(other if self._measured(other) is not None else Config())
         return self._leaves_out and is_outranked(config, other, self.ranking, self._loaders, more=more)
 
     def _lost(self, config: Config) -> bool:
-        start = self.find(Config())
-        measured = start.measurement if start is not None else None
+        measured = self._measured(Config())
         wait = (measured.data_wait_share or 0.0) if measured is not None else 0.0
-        more = self._more_by_start
+        more = self._more_by_start(Config())
         return self._leaves_out and loses(self.turned(config), self.ranking, wait, self._loaders, more=more)
 
-    @cached_property
-    def _more_by_start(self) -> float:
-        """So many times the ratio of the rates a gain may be at most, where samples are planned: a config that starts
-        in no time spares all that the script as written pays once. 1 where none are.
+    def _measured(self, config: Config) -> Measurement | None:
+        trial = self.find(config)
+        return trial.measurement if trial is not None else None
+
+    def _more_by_start(self, config: Config) -> float:
+        """So many times the ratio of its rate to the config's another one may gain over it, where samples are planned:
+        what starts in no time spares all that the config pays once. 1 where none are, or it has no figures.
         """
-        planned, start = self.objective.planned_samples, self.find(Config())
-        measured = start.measurement if start is not None else None
+        planned = self.objective.planned_samples
+        measured = self._measured(config) if planned is not None else None
         return 1.0 if planned is None or measured is None else 1 + measured.paid_once_s * measured.rate / planned
 
     def forecast(self, config: Mapping[str, Value]) -> Forecast | None:

@@ -235,7 +235,9 @@ def loses(
 def is_outranked(
     config: Config, other: Config, ranking: Ranking, loaders: Collection[str] = (), *, more: float = 1.0
 ) -> bool:
-    """Whether a rotation ranks the config clearly below the other one; ``more``: see ``loses``."""
+    """Whether a rotation ranks the config clearly below the other one, over which it may gain ``more`` times the ratio
+    of their rates: see ``loses``.
+    """
     best = ranking[other].gain if other in ranking else None
     beside = [knob for knob in other if knob in loaders or knob == COMPILE]
     loaders = [*loaders, *config] if beside else loaders  # the other one's ratio is as doubtful
