@@ -279,9 +279,9 @@ def test_a_step_costs_more_than_its_samples_only_as_far_as_the_readings_tell() -
     assert bound(12.9, 0.01) is Bound.OVERHEAD, "55% of a step"
     assert bound(12.9, 0.05) is bound(12.9, 0.01, foreign_cpus=4.0) is Bound.COMPUTE
     assert bound(10.5, 0.05) is Bound.OVERHEAD
-    shares = [found(half_steps, 0.01, foreign_cpus=4.0).overhead_share for half_steps in (12.9, 5.0)]
-    assert shares == [pytest.approx(0.55, abs=0.01), None], "it took twice as long as a whole one"
-    assert found(5.0, 0.01).overhead_share == 1.0
+    shares = [found(half_steps, 0.01, foreign_cpus=4.0).overhead_share for half_steps in (12.9, 5.0, 40.0, 21.0)]
+    assert shares == [pytest.approx(0.55, abs=0.01), None, None, 0.0], "twice as long as a whole one, a quarter of it"
+    assert [found(half_steps, 0.01).overhead_share for half_steps in (5.0, 40.0)] == [1.0, 0.0]
 
 
 def test_data_that_are_prepared_on_the_cores_that_compute_hold_the_loop_up_without_a_wait(tmp_path: Path) -> None:
