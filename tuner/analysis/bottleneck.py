@@ -164,11 +164,12 @@ def overhead_share(whole: Measurement | None, half: Measurement | None, *, distu
     """The share of a step's time that doesn't grow with the batch, in [0, 1]; None where either can't be told.
 
     The constant of the line through the step times of a whole batch and of half of one. Half a batch that takes longer
-    than a whole one by more than a machine drifts tells nothing where either was ``disturbed``.
+    than a whole one, or less than half of its time, by more than a machine drifts, tells nothing where either was
+    ``disturbed``.
     """
     if whole is None or half is None or not whole.steps_per_s or not half.steps_per_s:
         return None
     whole_s, half_s = 1 / whole.steps_per_s, 1 / half.steps_per_s
-    if disturbed and half_s > MOVED * whole_s:
+    if disturbed and not whole_s / 2 / MOVED <= half_s <= MOVED * whole_s:
         return None
     return min(1.0, max(0.0, (2 * half_s - whole_s) / whole_s))
