@@ -92,9 +92,9 @@ def _is_held(folder: Path) -> bool:
         if holder["host"] != socket.gethostname():
             return True  # nobody here can tell
         pid = int(holder["pid"])
-        os.kill(pid, 0)
         if (began := holder.get("born")) and born(pid) not in ("", began):
-            return False  # the pid of one that was killed, which another process has by now
+            return False  # the pid of one that was killed, which another process has by now, maybe another user's
+        os.kill(pid, 0)
     except PermissionError:
         return True
     except (OSError, ValueError, KeyError, TypeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -30,7 +31,11 @@ def test_a_study_runs_while_its_lock_is_held(study: Path) -> None:
     assert read_study(study).state == "stopped"
 
 
-def test_the_pid_of_a_killed_study_may_be_anothers_by_now(study: Path) -> None:
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_the_pid_of_a_killed_study_may_be_anothers_by_now(
+    study: Path, monkeypatch: pytest.MonkeyPatch, *, is_ours: bool
+) -> None:
+    """Another user's, too, as most are that are started with the machine: those may not be signalled."""
     work = """
 import os, pathlib, signal, sys
 from tuner.storage.lock import FolderLock
@@ -40,4 +45,16 @@ os.kill(os.getpid(), signal.SIGKILL)
     subprocess.run([sys.executable, "-c", work, str(study)], timeout=60, check=False)
     held = json.loads((study / LOCK).read_text())
     (study / LOCK).write_text(json.dumps(held | {"pid": os.getpid()}))  # as a later process with its number
+    if not is_ours:
+        monkeypatch.setattr("os.kill", _forbidden)
     assert read_study(study).state == "stopped"
+
+
+def test_another_users_study_runs(study: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FolderLock(study):
+        monkeypatch.setattr("os.kill", _forbidden)
+        assert read_study(study).state == "running"
+
+
+def _forbidden(pid: int, number: int) -> None:
+    raise PermissionError(errno.EPERM, "Operation not permitted")
