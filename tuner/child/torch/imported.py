@@ -60,7 +60,7 @@ def _is_changed_elsewhere(value: object) -> bool:
         return False
     script = sys.modules.get("__main__")
     for module in list(sys.modules.values()):
-        held = getattr(module, "__dict__", {})
+        held = _variables(module)
         if not (file := _own_file(module)):
             continue
         names = {name for name, each in list(held.items()) if each is value}
@@ -68,7 +68,7 @@ def _is_changed_elsewhere(value: object) -> bool:
             continue
         looked = _looked_into(file)
         taken = {name for name, (home, own) in looked.imported.items()
-                 if name not in held and getattr(sys.modules.get(home), own, None) is value}  # fmt: skip
+                 if name not in held and _variables(sys.modules.get(home)).get(own) is value}  # fmt: skip
         if not (looked.holders | looked.changed).isdisjoint(names | taken):
             return True
     return False
@@ -76,8 +76,13 @@ def _is_changed_elsewhere(value: object) -> bool:
 
 def _own_file(module: object) -> str:
     """The file of a module of the script's; "" of any other."""
-    file = getattr(module, "__file__", None)
+    file = _variables(module).get("__file__")
     return file if isinstance(file, str) and not is_library(file) else ""
+
+
+def _variables(module: object) -> Mapping[str, object]:
+    """Of a module, which isn't asked itself: a lazy one may import what it is asked for, for seconds, or fail."""
+    return getattr(module, "__dict__", {})
 
 
 def is_made_again(value: type | FunctionType) -> bool:

@@ -135,6 +135,22 @@ def test_what_it_has_set_of_what_another_module_of_its_data_has_imported(
     assert set_since({"dataset": script.reader.Data()}) == name
 
 
+def test_no_library_is_asked_for_what_the_script_never_took_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that imports its parts once they are asked for would do so here: it takes seconds, or fails."""
+
+    def imports(name: str) -> None:
+        raise RuntimeError(f"Failed to import {name}")
+
+    lazy = ModuleType("lazily")
+    vars(lazy)["__getattr__"] = imports
+    monkeypatch.setitem(sys.modules, "lazily", lazy)
+    text = "def main(of):\n    of['scale'] = 5\ndef export():\n    from lazily import Exporter\nCONFIG = {'scale': 1}"
+    assert set_of(tmp_path, monkeypatch, text) == "CONFIG"
+    assert set_of(tmp_path, monkeypatch, text.replace("of['scale'] = 5", "pass")) == ""
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
