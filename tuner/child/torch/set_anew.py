@@ -79,12 +79,18 @@ def _reads_first(
 
 def _until_set(attribute: str, code: CodeType) -> Iterator[tuple[dis.Instruction, bool]]:
     """The instructions that read attributes before a code sets this one whatever comes; and whether it has been set
-    where they lie: under the same condition.
+    where they lie: under the same condition, or on each way that leads there.
     """
     ends, set_until = list[int](), -1
+    led_to: dict[int, bool] = {}  # where jumps lead -> whether it has been set before each of them
     for each in dis.get_instructions(code):
         ends = [end for end in ends if end > each.offset]  # of the conditions that it lies under
+        if each.offset == set_until and led_to.get(set_until):
+            if not ends:
+                return
+            set_until = min(ends)
         if "JUMP" in each.opname and isinstance(each.argval, int) and each.argval > each.offset:
+            led_to[each.argval] = led_to.get(each.argval, True) and each.offset < set_until
             ends.append(each.argval)
         elif each.opname == "STORE_ATTR" and each.argval == attribute:
             if not ends:

@@ -80,6 +80,30 @@ class Seldom:
             self.before = float(x.mean())
         return x + self.before
 
+class Either:
+    """Sets one on each way that leads to where it is read."""
+    size = 1.0
+    def __call__(self, x):
+        if random.random() < 0.3:
+            self.size = 0.5
+        elif random.random() < 0.6:
+            self.size = 1.0
+        else:
+            self.size = random.random()
+        return x * self.size
+
+class Mostly:
+    """Sets one on all ways but one, on which that of the sample before is read."""
+    size = 1.0
+    def __call__(self, x):
+        if random.random() < 0.3:
+            self.size = 0.5
+        elif random.random() < 0.6:
+            self.count = 1
+        else:
+            self.size = random.random()
+        return x * self.size
+
 class Sure(Drawn):
     """Draws under conditions, and reads under the same; as MONAI's noise."""
     noise = 0.0
@@ -118,7 +142,7 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     ("kind", "changes"),
     [
         ("Drawn", ""), ("Sure", ""), ("Warming", "seen"), ("Mixed", "before"), ("Kept", "before"), ("Asking", "before"),
-        ("Within", "before"), ("Seldom", "before"), ("Told", "chance"),
+        ("Within", "before"), ("Seldom", "before"), ("Told", "chance"), ("Either", ""), ("Mostly", "size"),
     ],
 )  # fmt: skip
 def test_what_a_transform_draws_for_each_sample_is_no_reason(
