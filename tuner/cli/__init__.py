@@ -163,7 +163,7 @@ def _unrecognized(parsed: argparse.Namespace, verb: Verb, unknown: Sequence[str]
     """
     script = getattr(parsed, "script", None)
     meant = _meant(parsed.verb, unknown[0])
-    if script:
+    if script and not os.path.isdir(script):  # a folder with a study.toml may be called as one
         refuse_launcher(script, parsed.verb)
     if verb.TAKES_SCRIPT_ARGUMENTS:
         words = shlex.join(["autotune", parsed.verb, *_required(parsed)])
