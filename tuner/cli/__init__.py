@@ -252,7 +252,7 @@ def _joined(arguments: list[str]) -> list[str]:
         option, equals, value = argument.partition("=~/")
         if joined and joined[-1] == "--knobs":
             joined[-1] = f"--knobs={argument}"
-        elif equals and option.startswith("--"):
+        elif equals and option.startswith("--") and "=" not in option:  # a value of the script's is its own
             joined.append(f"{option}={os.path.expanduser(f'~/{value}')}")
         else:
             joined.append(argument)

@@ -85,6 +85,8 @@ def test_a_home_folder_behind_an_equals_sign_is_expanded(
     assert capsys.readouterr().out == "hello /home/me/you, ['--whom=~/me']\n"
     assert main(["greet", "--whom=~you"]) == 0
     assert capsys.readouterr().out == "hello ~you, None\n"
+    assert main(["greet", "--whom=name=~/you"]) == 0  # as --set=path=~/data, which an argument of the script's is
+    assert capsys.readouterr().out == "hello name=~/you, None\n"
 
 
 def test_a_dry_run_does_nothing_to_the_terminal(
