@@ -203,6 +203,14 @@ def test_what_the_training_shares_with_its_data_is_not_read_ahead(begin: Begin, 
     assert left_out(begin, Rows(lambda x: x * level.value * levels[0])) == {}
 
 
+def test_a_large_shared_array_is_looked_at_as_a_small_one(begin: Begin) -> None:
+    """The look at it failed without a word, as for pictures that all processes keep in one."""
+    kept = mp.Array("f", 1 << 19)
+    shared = torch.frombuffer(kept.get_obj(), dtype=torch.float32)
+    assert "kept changes" in left_out(begin, Rows(lambda x: x + 0 * kept[0]), lambda: shared.add_(1))["num_workers"]
+    assert left_out(begin, Rows(lambda x: x + 0 * kept[0])) == {}
+
+
 def test_what_a_trainer_counts_is_nothing_that_a_batch_is_made_of(begin: Begin) -> None:
     """As in accelerate's own examples: how they pad depends on the trainer's precision."""
     import accelerate

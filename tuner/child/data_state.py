@@ -273,7 +273,8 @@ def _told(value: Any, reads: _Reads) -> Hashable:
         return _told(value.get_obj(), reads)
     if type(kind).__module__ == "_ctypes":
         held = memoryview(value).cast("B")
-        return zlib.crc32(held if len(held) <= _BYTES_READ else held[:: len(held) // NUMBERS_READ])
+        apart = len(held) // NUMBERS_READ | 1  # odd: of numbers each byte has its turn, the first one changes least
+        return zlib.crc32(held if len(held) <= _BYTES_READ else held[::apart].tobytes())
     if kind.__module__ == "numpy" and kind.__name__ == "ndarray":
         return _of_array(value, reads)
     if hasattr(kind, "data_ptr") and hasattr(kind, "is_inference") and not value.is_inference():
