@@ -79,12 +79,21 @@ def with_inner(code: CodeType) -> Iterator[CodeType]:
 
 def _stored_in(code: CodeType) -> Iterator[str]:
     own, held = {"self", *code.co_varnames[:1]}, ""  # a function within a method knows the callback by its name alone
-    for each in dis.get_instructions(code):
+    instructions = list(dis.get_instructions(code))
+    added_to: dict[str, str] = {}  # what ``self.count += 1`` sets it on is loaded, and copied, first
+    for each, following in zip(instructions, [*instructions[1:], None], strict=True):
         if each.opname == "STORE_ATTR" and held not in own:
             yield str(each.argval)
+        if each.opname in ("COPY", "DUP_TOP") and following is not None and following.opname == "LOAD_ATTR":
+            added_to[str(following.argval)] = held
         # What is loaded last is the object; newer versions of Python load two variables at once.
         last: Any = each.argval[-1] if isinstance(each.argval, tuple) and each.argval else each.argval
-        held = str(last) if each.opname.startswith(("LOAD_FAST", "LOAD_DEREF")) else ""
+        if each.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
+            held = str(last)
+        elif each.opname in ("SWAP", "ROT_TWO") and following is not None and following.opname == "STORE_ATTR":
+            held = added_to.get(str(following.argval), "")
+        else:
+            held = ""
     if "setattr" in code.co_names:
         yield from (each for each in code.co_consts if isinstance(each, str) and each.isidentifier())
     if "assign" in code.co_names:

@@ -11,7 +11,7 @@ from tuner.child.keras.callbacks import sets_rate, stored
 
 class Annealing:
     model: Any
-    best = 0.0
+    best, count = 0.0, 0
 
     def __init__(self, model: Any) -> None:
         model.width = 8
@@ -21,6 +21,9 @@ class Annealing:
         self._warm(epoch)
 
     def _warm(self, epoch: int) -> None:
+        self.count += 1
+        self.model.layers[1].seen += 1
+
         def beta() -> None:
             self.model.layers[0].rate = 0.5
             self.within = 1
@@ -63,7 +66,7 @@ def test_what_is_set_on_others_is_told_with_who_sets_it() -> None:
 
     given = Reading()
     given.on_epoch_end = lambda model: setattr(model, "delta", 1)  # type: ignore[attr-defined]  # as LambdaCallback
-    assert stored([Annealing(Model())]) == {"rate": "Annealing", "beta": "Annealing"}
+    assert stored([Annealing(Model())]) == dict.fromkeys(("rate", "beta", "seen"), "Annealing")
     assert stored([ByName()]) == {"gamma": "ByName"}
     assert "delta" in stored([given])
 
