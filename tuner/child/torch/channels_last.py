@@ -8,6 +8,7 @@ is brought back to the script's own tensor.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -49,7 +50,8 @@ class ChannelsLast:
     def meets(self, module: Any) -> None:
         """A model with convolutions is about to train: its weights are laid so where the config asks for it."""
         obstacle = TRANSFORMED if self._transform() is not None else ""
-        if not obstacle and any(self._is_held(each) for each in (*module.parameters(), *module.buffers())):
+        anew = self._made_anew(module) if not obstacle else Counter()
+        if not obstacle and any(self._is_held(each, anew) for each in (*module.parameters(), *module.buffers())):
             obstacle = HELD
         if obstacle:
             self._refuse(obstacle)
@@ -60,8 +62,17 @@ class ChannelsLast:
         self._session.knobs.keep_script_value(KNOB, obstacle)
         self.wanted = None
 
-    def _is_held(self, tensor: Any) -> bool:
-        """Whether anything else has the memory of a weight that would be laid elsewhere."""
+    def _made_anew(self, module: Any) -> Counter[int]:
+        """Memory → how many tensors there a layer makes anew before each call: ``spectral_norm`` begins with one that
+        lies where its weight does.
+        """
+        layers = [(layer, hook) for layer in module.modules() for hook in layer._forward_pre_hooks.values()]
+        kind = sys.modules["torch.nn.utils.spectral_norm"].SpectralNorm
+        held = [vars(layer).get(hook.name) for layer, hook in layers if type(hook) is kind]
+        return Counter(each.untyped_storage()._cdata for each in held if isinstance(each, self._torch.Tensor))
+
+    def _is_held(self, tensor: Any, anew: Counter[int]) -> bool:
+        """Whether anything else has the memory of a weight that would be laid elsewhere, but what is made ``anew``."""
         torch = self._torch
         if torch.nn.parameter.is_lazy(tensor) or tensor.dim() != 4 or tensor.layout is not torch.strided:
             return False
@@ -71,7 +82,7 @@ class ChannelsLast:
             return False
         part = bool(tensor.untyped_storage().nbytes() > tensor.numel() * tensor.element_size())
         shared = tensor.device.type == "cpu" and bool(tensor.is_shared())
-        return part or shared or self._uses_of(tensor) > self._usual_uses
+        return part or shared or self._uses_of(tensor) - anew[tensor.untyped_storage()._cdata] > self._usual_uses
 
     def _uses_of(self, tensor: Any) -> int:
         return int(self._uses(tensor.untyped_storage()._cdata)) if self._uses is not None else 0

@@ -174,6 +174,24 @@ def test_the_script_has_its_own_gradient_after_the_step(begin: Begin) -> None:
     assert torch.allclose(model[0].weight, before - 0.1)
 
 
+def test_a_weight_that_is_made_anew_for_each_call_is_no_other_holder(begin: Begin) -> None:
+    """``spectral_norm`` leaves the first weight in the place of what it computes: the knob was refused."""
+
+    def train() -> torch.Tensor:
+        model = _model()
+        nn.utils.spectral_norm(model[0])
+        return _steps(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+    as_written = train()
+    baseline = begin({})
+    train()
+    assert "channels_last" not in baseline.end()["left_out"]
+    trial = begin(CONFIG)
+    assert torch.allclose(train(), as_written, atol=1e-5)
+    trial.end()
+    assert trial.evidence("channels_last") == ("verified", "")
+
+
 def _each_sample(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """The gradient of each sample by itself, in the mean."""
     weights = {name: weight.detach() for name, weight in model.named_parameters()}
