@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
+from ..call_sites import codes
+
 BATCH_METHODS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 _ONLY_SHOW = frozenset({"keras", "tqdm", "wandb", "mlflow", "comet_ml", "neptune", "clearml", "tensorboard", "swanlab"})
 """Packages whose callbacks show or log what they are told with a batch, and change nothing in the training."""
@@ -66,15 +68,7 @@ def _own_code(callback: object) -> Iterator[CodeType]:
     for function in (*functions, *getattr(callback, "__dict__", {}).values()):
         plain = function.__func__ if isinstance(function, (MethodType, staticmethod, classmethod)) else function
         if isinstance(plain, FunctionType):
-            yield from with_inner(plain.__code__)
-
-
-def with_inner(code: CodeType) -> Iterator[CodeType]:
-    """The code of a function, and of those that are defined in it."""
-    yield code
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from with_inner(inner)
+            yield from codes(plain.__code__)
 
 
 def _stored_in(code: CodeType) -> Iterator[str]:

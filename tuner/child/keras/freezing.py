@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from types import FunctionType
 
+from ..call_sites import codes
 from ..tensorflow.graphs import nodes_of
 from ..tensorflow.types import ConcreteFunction, Function
-from .callbacks import with_inner
 from .types import Model
 
 _SEEN_ANYWAY = frozenset({"stop_training", "learning_rate", "lr"})
@@ -53,7 +53,7 @@ def _read_by(model: Model) -> Iterator[str]:
         functions = [held.get("call")] if package == "keras" else held.values()
         for function in functions:
             if isinstance(function, FunctionType):
-                yield from (name for each in with_inner(function.__code__) for name in each.co_names)
+                yield from (name for each in codes(function.__code__) for name in each.co_names)
 
 
 def _content(traced: ConcreteFunction) -> Counter[Hashable]:

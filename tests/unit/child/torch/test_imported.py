@@ -42,6 +42,17 @@ SET = [
 ]
 
 
+def run_as_script(path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The file as ``__main__``, which has run; nothing is known of any file before."""
+    linecache.clearcache()
+    _looked_into.cache_clear()
+    script = ModuleType("__main__")
+    script.__file__ = str(path)
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    exec(compile(path.read_text(), str(path), "exec"), vars(script))
+    return script
+
+
 def set_of(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> str:
     """Of a script of this text, whose ``main`` has run."""
     text = f"import time\nimport numpy as np\nimport settings\n{text}\n{DATA}"
@@ -52,12 +63,7 @@ def set_of(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> str:
     (folder / "settings.py").write_text("SCALE = 1\n")
     monkeypatch.syspath_prepend(folder)
     monkeypatch.delitem(sys.modules, "settings", raising=False)
-    linecache.clearcache()
-    _looked_into.cache_clear()
-    script = ModuleType("__main__")
-    script.__file__ = str(path)
-    monkeypatch.setitem(sys.modules, "__main__", script)
-    exec(compile(text, str(path), "exec"), vars(script))
+    script = run_as_script(path, monkeypatch)
     return set_since({"dataset": script.Data()})
 
 
@@ -126,12 +132,7 @@ def test_what_it_has_set_of_what_another_module_of_its_data_has_imported(
     path = tmp_path / "train.py"
     home = "user" if sets.startswith("user") else "settings"
     path.write_text(f'import reader, {home}\ndef main():\n    {sets}\nif __name__ == "__main__":\n    main()\n')
-    linecache.clearcache()
-    _looked_into.cache_clear()
-    script = ModuleType("__main__")
-    script.__file__ = str(path)
-    monkeypatch.setitem(sys.modules, "__main__", script)
-    exec(compile(path.read_text(), str(path), "exec"), vars(script))
+    script = run_as_script(path, monkeypatch)
     assert set_since({"dataset": script.reader.Data()}) == name
 
 
@@ -166,11 +167,6 @@ def test_a_class_that_an_import_does_not_make(
     """A worker would end with "can't get attribute" in each config that has one."""
     path = tmp_path / "train.py"
     path.write_text(text if "(" not in text and text else f"class Data: pass\n{text}")
-    linecache.clearcache()
-    _looked_into.cache_clear()
-    script = ModuleType("__main__")
-    script.__file__ = str(path)
-    monkeypatch.setitem(sys.modules, "__main__", script)
-    exec(compile(path.read_text(), str(path), "exec"), vars(script))
+    script = run_as_script(path, monkeypatch)
     told = _why_unpicklable({"dataset": script.Data()})
     assert reason in told and bool(reason) == bool(told)
