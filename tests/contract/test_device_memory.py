@@ -42,6 +42,7 @@ GROWS = """
 """
 
 
+@pytest.mark.slow  # 6 s beside three others
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_grows_by_what_was_put_there(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if kind == "xla":

@@ -94,6 +94,7 @@ def test_waiting_waits_for_what_does_not_lead(begun: tuple[InProcess, JaxAdapter
     assert left, "nothing was left to wait for"
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_what_a_step_gave_lives_no_longer_than_the_script_has_it(begun: tuple[InProcess, JaxAdapter]) -> None:
     trial, _ = begun
     update, weights = long_step()

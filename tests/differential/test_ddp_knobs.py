@@ -86,6 +86,7 @@ def trained_singly(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     return trained_in(tmp_path_factory.mktemp("ranks"), "as written", *SINGLE)
 
 
+@pytest.mark.slow  # 9 s beside three others
 @pytest.mark.parametrize("name", ["together", "all of it computed again"])
 def test_what_is_exchanged_or_kept_otherwise_changes_no_number(trained: Trained, name: str) -> None:
     """Of two ranks' numbers a sum is the same in any order. One of more ranks may round otherwise by other buckets."""

@@ -229,6 +229,7 @@ def test_the_command_itself_says_and_returns_the_same(place: Path, wrong: Wrong)
     check(wrong, answer.returncode, answer.stdout, answer.stderr)
 
 
+@pytest.mark.slow  # 3 s beside three others
 @pytest.mark.parametrize("redirected", [">/dev/full", pytest.param("2>/dev/full", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("printing", ["devices --json", "study --help", "--version"])
 def test_what_cannot_be_printed_is_no_bug_of_autotune(place: Path, redirected: str, printing: str) -> None:
@@ -242,6 +243,7 @@ def test_what_cannot_be_printed_is_no_bug_of_autotune(place: Path, redirected: s
     assert answer.stderr.startswith(said) and "bug" not in answer.stderr
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_what_standard_output_has_no_letters_for_is_no_bug_of_autotune(place: Path) -> None:
     """As in a locale of Latin-1 or ASCII: a study ended before its first trial."""
     (place / "caf\u00e9 \u2713.py").write_text("", encoding="utf-8")

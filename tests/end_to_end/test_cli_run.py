@@ -68,6 +68,7 @@ def profile(script: Path, folder: Path) -> Path:
     return path
 
 
+@pytest.mark.slow  # 21 s beside three others
 def test_each_rank_of_a_launcher_applies_the_profile(write_script: Callable[..., Path], tmp_path: Path) -> None:
     best = profile(write_script(TRAIN), tmp_path)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
@@ -96,6 +97,7 @@ WRITES = """
 """
 
 
+@pytest.mark.slow  # 10 s beside three others
 @pytest.mark.parametrize(
     ("redirected", "closed"),
     [("2>&-", "False False True"), (">&-", "False True False"), ("<&- >&- 2>&-", "True True True"),
@@ -152,6 +154,7 @@ HEEDS = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); o
 """A shell that heeds Ctrl-C: what begins in another one's background ignores it, and so does what that starts."""
 
 
+@pytest.mark.slow  # 3 s beside three others
 @pytest.mark.parametrize("redirected", ["", "2>/dev/full"])
 def test_so_does_ctrl_c_before_the_script_begins(tmp_path: Path, redirected: str) -> None:
     best = tmp_path / "best.json"
@@ -165,6 +168,7 @@ def test_so_does_ctrl_c_before_the_script_begins(tmp_path: Path, redirected: str
     assert (started.returncode, told) == (-signal.SIGINT, "" if redirected else "interrupted\n")
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_what_is_said_gets_into_no_file_that_took_the_number_of_a_closed_stream(
     write_script: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -189,6 +193,7 @@ assert kernel.prctl(38, 1, 0, 0, 0) == 0 and kernel.prctl(22, 2, given, 0, 0) ==
 """A filter of system calls, as sandboxes have."""
 
 
+@pytest.mark.slow  # 4 s beside three others
 @pytest.mark.parametrize("cause", ["import os; del os.memfd_create", REFUSED], ids=["conda's Python", "a sandbox"])
 def test_it_starts_where_python_or_the_kernel_gives_no_file_in_memory(
     write_script: Callable[..., Path], tmp_path: Path, cause: str

@@ -119,6 +119,7 @@ def test_libraries_that_write_past_python(tmp_path: Path, compare: Callable[...,
     compare(script, project)
 
 
+@pytest.mark.slow  # 5 s beside three others
 def test_processes_that_the_script_starts_anew(tmp_path: Path, compare: Callable[..., Any]) -> None:
     """Each is a fresh Python: what was diverted before is seen there, and what it diverts is seen here."""
     project = tmp_path / "project"

@@ -59,6 +59,7 @@ WITH_AN_OPTION = SCRIPTS["jitted"].replace(
 KNOWN = {"framework": "jax", "unit": "samples", "as_written": {"batch_size": 20}}
 
 
+@pytest.mark.slow  # 4 s beside three others
 def test_a_batch_size_is_an_option_and_a_short_last_batch_is_short(run_child: Run, write_script: Write) -> None:
     script = write_script(WITH_AN_OPTION)
     ran = run_child(script, window=WHOLE)
@@ -354,6 +355,7 @@ def test_a_script_that_chooses_its_dispatch_after_the_client_was_made_is_as_it_w
     assert ran.facts["as_written"]["async_dispatch"] is False
 
 
+@pytest.mark.slow  # 3 s beside three others
 @pytest.mark.parametrize("kind", ["jitted", pytest.param("nothing jitted", marks=pytest.mark.slow)])
 def test_an_applied_run_tells_what_is_in_effect_and_trains_the_same(
     kind: str, run_child: Run, write_script: Write

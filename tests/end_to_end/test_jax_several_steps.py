@@ -38,6 +38,7 @@ def losses_of(ran: Any) -> list[float]:
     return list(map(float, re.findall(r"^loss (\S+)$", ran.output, re.MULTILINE)))
 
 
+@pytest.mark.slow  # 7 s beside three others
 def test_steps_run_together_in_a_trial_and_in_an_applied_run(run_child: Run, write_script: Write) -> None:
     script = write_script(SCRIPT)
     written = run_child(script, window={**SCREEN, "block_s": 0.25})

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 Begin = Callable[..., Trial]
 
 
+@pytest.mark.slow  # 21 s beside three others
 @pytest.mark.parametrize(("strict", "per_call"), [(True, 4), (False, 1), pytest.param(True, 1, marks=pytest.mark.slow)])
 def test_a_strict_run_ends_within_its_first_steps(
     begin: Begin, capfd: pytest.CaptureFixture[str], strict: bool, per_call: int

@@ -54,6 +54,7 @@ def sleep() -> None:
     time.sleep(0.05)
 
 
+@pytest.mark.slow  # 6 s beside three others
 @pytest.mark.parametrize(
     ("data", "queue", "as_taken"), [(of_workers, 20, False), (of_workers, CALLS, True), (of_calls, 2, True)]
 )

@@ -42,6 +42,7 @@ def test_steps_of_an_epoch_make_the_batches_where_the_script_gives_no_size(
     assert sizes[-3:] == [10, 10, 10]
 
 
+@pytest.mark.slow  # 6 s beside three others
 @pytest.mark.parametrize("by", ["arrays", "dataset"])
 @pytest.mark.parametrize("config", [SPLIT, pytest.param({"batch_size": 16}, marks=pytest.mark.slow)])
 def test_another_fit_keeps_batches_of_another_size(begin: Begin, by: str, config: dict[str, int]) -> None:

@@ -228,6 +228,7 @@ def own_layer(kind: str) -> Any:
 ELSE = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("python", "branch", "none", "dropout")]
 
 
+@pytest.mark.slow  # 4 s beside three others
 @pytest.mark.parametrize("kind", ["numpy", "counter", *ELSE])
 def test_an_eager_step_that_depends_on_python_may_not_be_traced(begin: Begin, kind: str) -> None:
     k = keras()
@@ -290,6 +291,7 @@ class Fp16Device:
         device.tensorflow_precisions = lambda: ["fp32", "bf16", "fp16"]  # type: ignore[method-assign]
 
 
+@pytest.mark.slow  # 6 s beside three others
 @pytest.mark.parametrize("scales", [True, False])
 def test_fp16_is_offered_only_where_the_step_scales_its_loss(begin: Begin, scales: bool) -> None:
     """Keras divides the gradients by the scale in any case."""
@@ -305,6 +307,7 @@ def test_fp16_is_offered_only_where_the_step_scales_its_loss(begin: Begin, scale
     assert evidence == ("verified" if scales else "contradicted"), reason
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_a_usual_step_is_offered_fp16_and_tells_of_skipped_updates(begin: Begin) -> None:
     trial = begin({"precision": "fp16"}, framework="keras")
     Fp16Device(trial)

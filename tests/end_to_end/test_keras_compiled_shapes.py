@@ -17,6 +17,7 @@ Begin = Callable[..., Trial]
 WHOLE = {"warmup_steps": 1, "warmup_s": 0, "block_s": 0.02, "min_s": 60, "max_s": 60}
 
 
+@pytest.mark.slow  # 4 s beside three others
 @pytest.mark.parametrize(
     ("rows", "shapes", "compiled"),
     [
@@ -36,6 +37,7 @@ def test_each_shape_that_xla_compiles_begins_the_window_anew(
     assert trial.adapter.activity() == fits.steps.traces + shapes
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_another_model_compiles_the_same_shapes_again(begin: Begin) -> None:
     trial = begin()
     x, y = arrays(100)

@@ -93,6 +93,7 @@ def test_the_digits_configs_are_ranked_with_all_their_turns(tmp_path: Path) -> N
     check(run(tmp_path, DIGITS, (SEVERAL, MORE, BF16), warmup_s=1.0, block_s=0.2))
 
 
+@pytest.mark.slow  # 13 s beside three others
 @pytest.mark.timed
 def test_many_small_steps_gain_by_calls_of_several(tmp_path: Path) -> None:
     """A step of this network takes a small part of what a call of Python's does."""

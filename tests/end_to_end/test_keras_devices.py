@@ -78,6 +78,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> OnACard:
     return {case: (out.splitlines(), errors) for case, (out, errors) in zip(CASES, told, strict=True)}
 
 
+@pytest.mark.slow  # 14 s beside three others
 @pytest.mark.parametrize("grows", ["yes", "unknown"])
 def test_a_script_may_ask_for_memory_as_it_needs_it(shown: OnACard, grows: str) -> None:
     """A card whose memory is capped can't grow any more, and the ValueError is one that no script waits for."""
@@ -118,6 +119,7 @@ def on_a_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     tf.distribute.experimental_set_strategy(None)
 
 
+@pytest.mark.slow  # 4 s beside three others
 def test_a_strategy_that_is_undone_does_not_switch_xla_on(begin: Callable[..., Any], on_a_card: None) -> None:
     import numpy as np
     import tensorflow as tf
@@ -145,6 +147,7 @@ def test_a_strategy_that_is_undone_does_not_switch_xla_on(begin: Callable[..., A
     assert train(mirrored=False).jit_compile is True, "the stand-in decides as Keras does"
 
 
+@pytest.mark.slow  # 2 s beside three others
 @pytest.mark.parametrize("mirrored", [True, False])
 def test_the_wait_under_a_strategy_is_not_seen(begin: Callable[..., Any], mirrored: bool) -> None:
     import numpy as np

@@ -51,6 +51,7 @@ def check(ran: Any, own: float) -> None:
     assert naive(ran) == pytest.approx(own, rel=0.05)
 
 
+@pytest.mark.slow  # 14 s beside three others
 @pytest.mark.timed
 @pytest.mark.usefixtures("begin")
 def test_what_an_epoch_begins_with_is_no_validation(write_script: Callable[..., Path]) -> None:
@@ -117,6 +118,7 @@ def test_the_first_step_behind_a_validation_takes_its_time(
     assert naive(ran) == pytest.approx(own, rel=0.05)
 
 
+@pytest.mark.slow  # 5 s beside three others
 @pytest.mark.parametrize(("epochs", "updates"), [(12, 3), (3, 0)])
 def test_a_step_may_take_several_epochs(begin: Callable[..., Trial], epochs: int, updates: int) -> None:
     """Keras sums gradients over the end of an epoch; of a script that ends before the first update that is said."""

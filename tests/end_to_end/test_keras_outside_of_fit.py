@@ -32,6 +32,7 @@ def number(y: Any, p: Any) -> Any:
     return keras().ops.mean(y, axis=-1)
 
 
+@pytest.mark.slow  # 2 s beside three others
 @pytest.mark.parametrize("mode", ["trial", pytest.param("apply", marks=pytest.mark.slow)])
 def test_as_many_steps_are_evaluated_and_predicted_as_the_script_asks_for(begin: Begin, mode: str) -> None:
     """Tried before: with four steps in a call of training ten steps of an evaluation were twelve."""
@@ -91,6 +92,7 @@ class Looks:
         return Look()
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_what_fit_validates_on_runs_as_it_trains_and_all_else_as_written(begin: Begin) -> None:
     begin({**CONFIG, "jit_compile": True}, framework="keras")
     made, looks, data = model(), Looks(), arrays(64)
@@ -104,6 +106,7 @@ def test_what_fit_validates_on_runs_as_it_trains_and_all_else_as_written(begin: 
     ]  # fmt: skip
 
 
+@pytest.mark.slow  # 8 s beside three others
 def test_it_is_traced_no_more_often_and_follows_a_model_that_is_compiled_anew(begin: Begin) -> None:
     begin(CONFIG, framework="keras")
     traces = []
@@ -133,6 +136,7 @@ def test_it_is_traced_no_more_often_and_follows_a_model_that_is_compiled_anew(be
     assert len(made.predict(numbered(), steps=5, verbose=0)) == 5 * ROWS
 
 
+@pytest.mark.slow  # 4 s beside three others
 def test_a_model_that_nobody_holds_any_more_goes(begin: Begin) -> None:
     """Under ``autotune run`` a search over models makes hundreds of them."""
     import gc
@@ -189,6 +193,7 @@ def stages(made: Any, *, freezes: bool) -> None:
 STAGES = "fit trains 49 weights by now, and 9 at first: "
 
 
+@pytest.mark.slow  # 2 s beside three others
 @pytest.mark.parametrize("freezes", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_stages_that_train_other_weights_are_told(
     begin: Begin, capfd: pytest.CaptureFixture[str], freezes: bool

@@ -56,6 +56,7 @@ def fit(made: Any, data: Any, **arguments: Any) -> Any:
     return made.fit(data, **{"epochs": 4, "verbose": 0, **arguments}).history
 
 
+@pytest.mark.slow  # 8 s beside three others
 def test_what_configs_pipelines_do_leaves_no_trace_in_the_training() -> None:
     """Bit for bit, with the shuffles and random numbers of two epochs behind it, against the script by itself."""
     plain = network()
@@ -79,6 +80,7 @@ def test_what_configs_pipelines_do_leaves_no_trace_in_the_training() -> None:
     assert trial.end()["samples"] == 4 * ROWS
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_steps_in_a_turn_train_on_the_configs_own_batches_and_an_epoch_has_its_steps() -> None:
     trial, ends = rotating(AHEAD, BOTH), list[int]()
     alive: list[weakref.ref[Any]] = []
@@ -231,6 +233,7 @@ def heavy(x: Any, y: Any) -> Any:
     return x + 0 * product[0, 0], y
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_nothing_is_made_in_others_turns() -> None:
     """A queue of 64 batches takes this pipeline many seconds to fill: of these none is spent once its turn is over."""
     import tensorflow as tf

@@ -27,6 +27,7 @@ def test_products_of_integers_cost_no_evidence(begin: Callable[..., Trial]) -> N
     assert trial.evidence("steps_per_execution") == ("verified", "")
 
 
+@pytest.mark.slow  # 4 s beside three others
 @pytest.mark.parametrize("config", [{}, {"precision": "bf16"}])
 def test_a_format_of_all_floats_is_the_scripts_choice(begin: Callable[..., Trial], config: dict[str, str]) -> None:
     """It was told to be fp32 as written."""

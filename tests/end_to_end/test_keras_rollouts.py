@@ -42,6 +42,7 @@ def test_what_a_policy_is_asked_is_part_of_the_loop(begin: Begin, way: str) -> N
     assert facts["remarks"] == [REMARK, STEPS_ALONE]
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_what_a_target_network_is_asked_is_part_of_the_loop(begin: Begin) -> None:
     """As in Q-learning with ``fit``, once the batches that it is asked about are many steps apart."""
     trial = begin()
@@ -54,6 +55,7 @@ def test_what_a_target_network_is_asked_is_part_of_the_loop(begin: Begin) -> Non
     assert facts["remarks"] == [REMARK]
 
 
+@pytest.mark.slow  # 2 s beside three others
 @pytest.mark.parametrize("way", ["predict", "predict_on_batch", "evaluate"])
 def test_what_is_asked_again_and_again_is_validated_on(begin: Begin, way: str) -> None:
     trial = begin()

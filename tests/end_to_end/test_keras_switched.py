@@ -155,6 +155,7 @@ def test_validation_is_never_traced_in_a_configs_format() -> None:
     assert made.layers[0].compute_dtype == "bfloat16", "it is its turn still"
 
 
+@pytest.mark.slow  # 4 s beside three others
 def test_one_that_cannot_be_compiled_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the device has too little memory for it, in the middle of the training on the kept batch."""
     trial, told = rotating(SEVERAL), []
@@ -261,6 +262,7 @@ def test_batches_of_another_shape_are_no_figure_of_a_config() -> None:
     assert doubts == [not_rewritten, "its step was traced anew in its turn, by batches of another shape"]
 
 
+@pytest.mark.slow  # 6 s beside three others
 def test_a_turn_in_which_xla_compiles_for_another_size_is_told() -> None:
     """The last batch of a dataset is smaller, as nobody knows before: neither the script's own step nor a config's is
     compiled for it until it comes.
@@ -293,6 +295,7 @@ def test_a_turn_in_which_xla_compiles_for_another_size_is_told() -> None:
     assert told == [compiled, "", compiled, ""]
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_a_loop_without_fit_has_none() -> None:
     trial = rotating(SEVERAL)
     made = network()

@@ -102,6 +102,7 @@ def test_the_rate_of_each_step_is_noted(begin: Begin, way: str) -> None:
     assert schedule["horizon"]["decay_steps"] == 18
 
 
+@pytest.mark.slow  # 3 s beside three others
 @pytest.mark.parametrize("way", OF_EVERY_RUN)
 @pytest.mark.parametrize(
     ("rate", "why"),
@@ -240,6 +241,7 @@ def test_a_batch_that_the_scripts_own_option_splits_is_held_against_its_course(
         assert trial.evidence("batch_size")[1] == "CosineDecay has decay_steps 4.5, as written 18"
 
 
+@pytest.mark.slow  # 2 s beside three others
 @pytest.mark.parametrize("rate", [pytest.param(NUMBER, marks=pytest.mark.slow), OF_BATCHES], ids=lambda each: each[0])
 def test_a_freed_batch_that_is_changed_behind_the_scripts_back_keeps_its_course(
     begin: Begin, rate: tuple[str, Callable[[int], Any]]

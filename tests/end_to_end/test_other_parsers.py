@@ -174,6 +174,7 @@ def test_the_size_of_a_batch_is_found_and_set(script: tuple[Path, str, str], run
     assert ran.facts["samples"] == int(re.findall(r"^trained on (\d+)$", ran.output, re.MULTILINE)[-1]) == 1000
 
 
+@pytest.mark.slow  # 8 s beside three others
 @pytest.mark.parametrize(
     "parser", [pytest.param(each, marks=() if each in ("absl", "click") else pytest.mark.slow) for each in LIMITED]
 )
@@ -192,6 +193,7 @@ def test_a_size_that_the_script_forbids_is_not_set(
 
 
 # A parser's own way is shown by the trial above: what is applied is set there as in a trial.
+@pytest.mark.slow  # 4 s beside three others
 @pytest.mark.parametrize("script", [pytest.param("absl", marks=pytest.mark.slow), "click"], indirect=True)
 def test_an_applied_run_tells_what_is_in_effect(script: tuple[Path, str, str], run_child: Callable[..., Any]) -> None:
     ran = run_child(script[0], {"batch_size": 35}, mode="apply", knowledge=KNOWN)

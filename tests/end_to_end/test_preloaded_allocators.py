@@ -113,6 +113,7 @@ Run = Callable[..., Any]
 Write = Callable[..., Path]
 
 
+@pytest.mark.slow  # 10 s beside three others
 @pytest.mark.usefixtures("preloaded")
 @pytest.mark.parametrize("text", [TRAIN, pytest.param(FIT, marks=pytest.mark.slow)], ids=["PyTorch", "Keras"])
 def test_the_allocator_that_a_process_begins_with_is_verified(write_script: Write, run_child: Run, text: str) -> None:

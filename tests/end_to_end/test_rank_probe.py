@@ -49,6 +49,7 @@ def _steps(folder: Path) -> dict[int, int]:
     return {entry.rank: entry.record.steps for entry in entries if isinstance(entry.record, Facts)}
 
 
+@pytest.mark.slow  # 12 s beside three others
 def test_each_side_ends_in_unison(probed: dict[ProbeSide | None, tuple[Outcome, Path]]) -> None:
     for side, (outcome, folder) in probed.items():
         assert outcome.complete, (side, outcome.detail)

@@ -74,6 +74,7 @@ def rotated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Path]:
     return run_ranks(folder, text, rotation=(BF16, FUSED, FOREACH, BOTH), window=TURNS), folder
 
 
+@pytest.mark.slow  # 12 s beside three others
 def test_each_config_has_its_turns_in_all_ranks(rotated: tuple[Outcome, Path]) -> None:
     outcome, folder = rotated
     assert outcome.complete, outcome.detail

@@ -47,6 +47,7 @@ def _window(entries: list[Entry]) -> list[Entry]:
     return [e for e in entries if isinstance(e.record, Block) and e.record.phase is Phase.WINDOW]
 
 
+@pytest.mark.slow  # 17 s beside three others
 def test_two_trials_of_two_ranks_take_turns(by_turns: tuple[tuple[Outcome, ...], list[list[Entry]], object]) -> None:
     outcomes, sent, _ = by_turns
     assert all(outcome.complete for outcome in outcomes), [outcome.detail for outcome in outcomes]

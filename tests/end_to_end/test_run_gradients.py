@@ -71,6 +71,7 @@ SCRIPTED = """
 """
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_what_is_scripted_or_compiled_takes_its_gradients_as_written(
     write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:
@@ -141,6 +142,7 @@ def test_a_trial_is_not_told_of_gradients_beside_an_optimizer(
     assert not [record for record in run.records if record["kind"] == "unstepped"], run.output
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_a_trial_leaves_what_is_scripted_or_compiled_as_written(
     write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:

@@ -38,6 +38,7 @@ def run(run_child: Run, script: Path, *argv: str, config: dict[str, Any] | None 
     return run_child(script, config or CONFIG, argv=argv, mode="apply", knowledge=known, **options)
 
 
+@pytest.mark.slow  # 10 s beside three others
 @pytest.mark.parametrize("how", ["fit", pytest.param("batches", marks=pytest.mark.slow)])
 def test_another_backend_than_that_of_the_study_is_told(run_child: Run, write_script: Write, how: str) -> None:
     """Nothing was said: another backend's winner proves nothing."""

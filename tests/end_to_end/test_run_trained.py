@@ -177,6 +177,7 @@ GOES_ON = "import threading, time\nthreading.Thread(target=time.sleep, args=(1.0
 UNSEEN = "autotune: no training step was seen here; {} may have trained, without the profile"
 
 
+@pytest.mark.slow  # 5 s beside three others
 @pytest.mark.parametrize(
     ("text", "who"),
     [

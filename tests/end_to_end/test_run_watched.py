@@ -41,6 +41,7 @@ def said(output: str) -> list[str]:
     return [line for line in output.splitlines() if line.startswith("autotune: ")]
 
 
+@pytest.mark.slow  # 8 s beside three others
 @pytest.mark.parametrize(
     ("steps", "status", "strict"), [
         (25, 0, False),

@@ -44,6 +44,7 @@ KERAS = f"""
 """
 
 
+@pytest.mark.slow  # 23 s beside three others
 @pytest.mark.parametrize(
     ("script", "batch_size"),
     [pytest.param(PYTORCH, 128, id="128-PyTorch"), pytest.param(PYTORCH, 64, id="64-PyTorch", marks=pytest.mark.slow),

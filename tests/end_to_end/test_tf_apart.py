@@ -19,6 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 Begin = Callable[..., Any]
 
 
+@pytest.mark.slow  # 13 s beside three others
 def test_what_acts_on_other_values_each_time_is_part_of_the_loop(begin: Begin) -> None:
     trial = begin()
     net = Net()

@@ -16,6 +16,7 @@ Run = Callable[..., Any]
 
 
 
+@pytest.mark.slow  # 20 s beside three others
 def test_every_sample_trains_with_its_own_label(write_script: Write, run_child: Run, tmp_path: Path) -> None:
     """Tried before: of a zip of two mapped datasets three samples of four were trained with another's label."""
     told = tmp_path / "told.json"

@@ -121,6 +121,7 @@ def test_a_loop_does_without_the_strategy_that_it_made(
     assert run.evidence("strategy") == "verified"
 
 
+@pytest.mark.slow  # 5 s beside three others
 def test_a_window_ends_the_script_and_leaves_no_generated_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 Begin = Callable[..., Any]
 
 
+@pytest.mark.slow  # 14 s beside three others
 def test_noise_of_a_fixed_number_of_rows_is_told(begin: Begin) -> None:
     """The fifth false claim: another batch size would leave half of the step as it is."""
     trial = begin()
@@ -111,6 +112,7 @@ def module_of(net: Net) -> Any:
     return Module()
 
 
+@pytest.mark.slow  # 3 s beside three others
 @pytest.mark.parametrize("method", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_xla_by_promotion_is_verified(begin: Begin, method: bool) -> None:
     trial = begin({"jit_compile": True})
@@ -155,6 +157,7 @@ def test_a_flag_on_a_traced_function_is_no_compilation(begin: Begin) -> None:
     assert trial.evidence("jit_compile")[0] == "contradicted"
 
 
+@pytest.mark.slow  # 4 s beside three others
 def test_xla_that_the_script_asks_for_is_as_written(begin: Begin) -> None:
     trial = begin()
     step = tf.function(Net().step, jit_compile=True)

@@ -65,6 +65,7 @@ else:
 
 
 # Keras' own fit under a strategy: test_keras_fit.py.
+@pytest.mark.slow  # 7 s beside three others
 @pytest.mark.parametrize("kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in ("fit", "arrays")), "loop"])
 def test_samples_and_batches_are_those_of_all_replicas(
     kind: str, run_child: Run, write_script: Callable[..., Path]

@@ -71,6 +71,7 @@ def seconds_to_drop(iterators: list[Any]) -> float:
     return time.perf_counter() - began
 
 
+@pytest.mark.slow  # 3 s beside three others
 @pytest.mark.usefixtures("python_too")
 @pytest.mark.parametrize("by_turns", [False, True])
 def test_an_iterator_that_ends_late_is_waited_for_but_where_trials_take_turns(*, by_turns: bool) -> None:
@@ -129,6 +130,7 @@ def test_data_that_the_next_iteration_shares_more_of_end_in_their_place(kind: st
     assert not ends_apart(SHARING[kind](tf.data.Dataset.range(8), tmp_path))
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_a_cache_whose_passes_are_broken_off_is_filled_as_before(tmp_path: Path) -> None:
     """The next pass finds no lock of the last one: 13 of 80 runs of three passes did."""
     Trial(by_turns=True)

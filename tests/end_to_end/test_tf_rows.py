@@ -95,6 +95,7 @@ OTHERS = {"padded", "twice", "batched anew", "sieved", "single, of words", "numb
 """They are read by the same rules."""
 
 
+@pytest.mark.slow  # 2 s beside three others
 @pytest.mark.parametrize(
     "how", [pytest.param(how, marks=[pytest.mark.slow] if how in OTHERS else []) for how in MADE]
 )

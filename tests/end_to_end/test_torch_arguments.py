@@ -53,6 +53,7 @@ def records(run_child: Callable[..., Any], write_script: Callable[..., Path]) ->
     return run
 
 
+@pytest.mark.slow  # 10 s beside three others
 @pytest.mark.parametrize(
     ("word", "used", "format_evidence", "parts", "off"),
     [

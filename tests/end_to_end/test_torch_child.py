@@ -156,6 +156,7 @@ def test_training_in_processes_of_the_scripts_own_is_told_at_once(
     assert "processes that it starts itself (train)" in failure["detail"]
 
 
+@pytest.mark.slow  # 7 s beside three others
 def test_a_script_that_catches_everything_is_still_ended(
     write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:

@@ -58,6 +58,7 @@ def test_a_batch_of_the_loops_own_counts_once_as_well(begin: Begin) -> None:
     assert (facts["unit"], facts["samples"], facts["steps"]) == ("samples", BATCH * BATCHES, EVALUATIONS * BATCHES)
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_a_batch_that_was_fetched_long_ago_feeds_no_step(begin: Begin) -> None:
     trial = begin()
     batch = next(loader())
@@ -73,6 +74,7 @@ def test_what_a_step_is_here_is_told(begin: Begin) -> None:
     assert [remark for remark in trial.end()["remarks"] if "evaluat" in remark] == [told]
 
 
+@pytest.mark.slow  # 6 s beside three others
 @pytest.mark.parametrize(("written", "holds"), [(EVALUATIONS, True), (2 * EVALUATIONS, False), (3, True)])
 def test_a_rate_of_fewer_evaluations_is_none_of_the_scripts(begin: Begin, written: int, holds: bool) -> None:
     """An optimizer that ends its search earlier, as with rounded losses, takes more samples by computing less."""

@@ -44,6 +44,7 @@ LATER_SCRIPT = """
 """
 
 
+@pytest.mark.slow  # 4 s beside three others
 def test_batch_norm_that_is_unfrozen_late_sees_whole_batches(
     write_script: Callable[..., Path], run_child: Callable[..., Any]
 ) -> None:
@@ -231,6 +232,7 @@ def test_a_model_that_changes_is_asked_again(begin: Begin, name: str) -> None:
     trial.end()
 
 
+@pytest.mark.slow  # 4 s beside three others
 def test_a_number_that_changes_with_each_step_is_asked_about_ever_more_rarely(
     begin: Begin, rows_seen: list[int]
 ) -> None:

@@ -71,6 +71,7 @@ FEW = {("none", "trial"), ("bf16", "trial"), ("parts, compiled", "trial")}
 """A way through the code each: the others are of the same watches."""
 
 
+@pytest.mark.slow  # 7 s beside three others
 @pytest.mark.parametrize(
     ("knobs", "mode"),
     [
@@ -90,6 +91,7 @@ def test_what_is_dropped_is_freed(
     trial.end() if mode == "trial" else None
 
 
+@pytest.mark.slow  # 2 s beside three others
 @pytest.mark.parametrize("mode", ["trial", pytest.param("apply", marks=pytest.mark.slow)])
 def test_workers_that_stay_go_with_their_loader(begin: Callable[..., Any], mode: str) -> None:
     begin({"precision": "bf16"}, mode=mode)

@@ -91,6 +91,7 @@ LAST = {"one_epoch_after_the_other", "for_ever", "leaves_epochs_early"}
 ENDLESS = {"max_s": 99.0, "min_s": 99.0, "warmup_s": 99.0}
 
 
+@pytest.mark.slow  # 6 s beside three others
 @pytest.mark.parametrize("mode", ["trial", pytest.param("apply", marks=pytest.mark.slow)])
 def test_lasting_workers_give_what_new_ones_would(
     write_script: Callable[..., Path], run_child: Callable[..., Any], mode: str

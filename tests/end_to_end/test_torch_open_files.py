@@ -112,6 +112,7 @@ def test_no_config_mixes_up_what_is_read_from_an_open_file(begin: Begin, numbers
     assert evidence == "not applicable" and reason.startswith("dataset.file is open when the loader is made")
 
 
+@pytest.mark.slow  # 6 s beside three others
 @pytest.mark.parametrize(
     ("held", "path"),
     [

@@ -69,6 +69,7 @@ def departing(write_script: Callable[..., Path], run_child: Callable[..., Any]) 
     return run
 
 
+@pytest.mark.slow  # 2 s beside three others
 @pytest.mark.parametrize(
     ("parts", "why"),
     [

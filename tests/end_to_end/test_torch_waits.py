@@ -59,6 +59,7 @@ def test_a_fetch_that_the_device_does_not_notice_is_no_wait(begin: Callable[...,
     assert _waited(begin, work_s=0.0) > 0.7
 
 
+@pytest.mark.slow  # 3 s beside three others
 @pytest.mark.timed
 def test_nor_is_that_of_another_loader_that_feeds_the_step(begin: Callable[..., Any]) -> None:
     assert _waited(begin, work_s=0.05, loaders=2) < 0.1

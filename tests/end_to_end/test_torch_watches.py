@@ -332,6 +332,7 @@ def test_an_implementation_that_the_optimizer_lacks_is_not_applicable(begin: Beg
         assert trial.evidence("pin_memory") == ("not applicable", "there is no GPU to pin batches for")
 
 
+@pytest.mark.slow  # 2 s beside three others
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_why_nothing_was_compiled_is_told(begin: Begin) -> None:
     """The compiler leaves recurrent networks alone."""

@@ -216,6 +216,7 @@ OVER_EPOCHS = """
 """
 
 
+@pytest.mark.slow  # 7 s beside three others
 @pytest.mark.parametrize(("kind", "respawns"), [("DataLoader", True), ("OverEpochs", False)])
 def test_workers_that_a_loader_keeps_over_its_epochs_start_once(
     run_child: Callable[..., Any], write_script: Callable[..., Path], kind: str, respawns: bool
@@ -296,6 +297,7 @@ class Computing:
         return torch.full((8,), float(index))
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_of_workers_that_compute_turns_are_told_none(begin: Callable[..., Any]) -> None:
     """They stand still while the trial is held."""
     trial = begin()

@@ -70,6 +70,7 @@ def test_one_script_as_written_serves_many_trials(tmp_path: Path) -> None:
     assert nothing_is_left()
 
 
+@pytest.mark.slow  # 4 s beside three others
 @pytest.mark.parametrize(
     ("start_s", "least_s", "most_s"), [(0.0, 0.6, 1.6), pytest.param(3.0, 1.5, 2.3, marks=pytest.mark.slow)]
 )
@@ -88,6 +89,7 @@ def test_a_rough_trial_that_may_be_the_best_goes_on_until_it_was_worth_its_start
     assert nothing_is_left()
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_figures_follow_from_what_lies_in_the_trials_own_folder(tmp_path: Path) -> None:
     """The turns of the script as written as well, and what was read of the cores in them."""
     study = Study(tmp_path)
@@ -106,6 +108,7 @@ def test_figures_follow_from_what_lies_in_the_trials_own_folder(tmp_path: Path) 
     assert any("reference" in line for line in audit(tmp_path, [trial]).different)
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_a_trial_that_dies_holds_up_nobody(tmp_path: Path) -> None:
     study = Study(tmp_path, "if me == 1 and count == 3: os.kill(os.getpid(), 9)")
     assert study.run(0).kind is OutcomeKind.CRASHED
@@ -115,6 +118,7 @@ def test_a_trial_that_dies_holds_up_nobody(tmp_path: Path) -> None:
     assert nothing_is_left()
 
 
+@pytest.mark.slow  # 31 s beside three others
 def test_a_trial_beyond_its_own_memory_limit_is_told_apart_and_ends_nobody_else(tmp_path: Path) -> None:
     study = Study(tmp_path, "if me and count == 3: kept = b'1' * 2**28; time.sleep(5)")
     limits = Limits(trial_timeout_s=30.0, max_host_bytes=2**27)
@@ -141,6 +145,7 @@ DIES = {
 }
 
 
+@pytest.mark.slow  # 5 s beside three others
 @pytest.mark.parametrize(
     "when", ["held", *(pytest.param(when, marks=pytest.mark.slow) for when in ("in its turn", "between trials"))]
 )
@@ -167,6 +172,7 @@ STARTS = {
 }
 
 
+@pytest.mark.slow  # 5 s beside three others
 @pytest.mark.parametrize("victim", [pytest.param("its process", marks=pytest.mark.slow), *[*STARTS][1:]])
 def test_a_script_as_written_that_is_killed_or_fails_as_it_starts_is_started_again(tmp_path: Path, victim: str) -> None:
     study = Study(tmp_path)
@@ -205,6 +211,7 @@ def test_what_is_held_is_ended_as_its_guard_is_killed(tmp_path: Path) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name == "held trial"]
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_nothing_is_left_stopped_of_a_script_as_written_whose_guard_is_killed(tmp_path: Path) -> None:
     """Its worker is held, belongs to nobody, and can't notice that its parent has gone."""
     study = Study(tmp_path)
@@ -220,6 +227,7 @@ def test_nothing_is_left_stopped_of_a_script_as_written_whose_guard_is_killed(tm
     assert not [pid for pid in ours if lives(pid)] and not sessions_of(tmp_path / "standing")
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_a_trial_that_is_held_and_whose_guard_is_killed_is_ended_at_once(tmp_path: Path) -> None:
     """And not with its next turn: the study may have been killed by then, and nobody would be left to end it."""
     kills = """
@@ -255,6 +263,7 @@ def test_one_that_never_comes_to_its_window_is_told(tmp_path: Path) -> None:
     assert nothing_is_left()
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_scripts_that_make_many_files_are_told(tmp_path: Path) -> None:
     made = """
         with open(os.path.join(request["folder"], "made.jsonl"), "a") as notes:
@@ -268,6 +277,7 @@ def test_scripts_that_make_many_files_are_told(tmp_path: Path) -> None:
     study.runner.close()
 
 
+@pytest.mark.slow  # 8 s beside three others
 def test_a_trial_is_over_when_the_studys_time_is_up(tmp_path: Path) -> None:
     """With its figures, once there are some; without, where it hasn't come to its window."""
     study = Study(tmp_path, enough="False")

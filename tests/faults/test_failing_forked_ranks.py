@@ -70,6 +70,7 @@ def logs_of(request: TrialRequest) -> list[str]:
     return [path.read_text() if path.exists() else "" for path in paths]
 
 
+@pytest.mark.slow  # 8 s beside three others
 def test_a_forked_rank_that_dies_at_once_is_told_as_a_fresh_one(
     runner: ProcessRunner, tmp_path: Path, script: Path
 ) -> None:
@@ -107,6 +108,7 @@ def began(runner: ProcessRunner, request: TrialRequest) -> tuple[threading.Threa
     return thread, outcomes, server
 
 
+@pytest.mark.slow  # 7 s beside three others
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_rank_that_is_killed_while_it_is_forked_decides(
     runner: ProcessRunner, tmp_path: Path, script: Path, victim: int
@@ -123,6 +125,7 @@ def test_a_rank_that_is_killed_while_it_is_forked_decides(
     assert not wait_until_gone({*ranks})
 
 
+@pytest.mark.slow  # 6 s beside three others
 @pytest.mark.parametrize(
     "victim", ["starter", *(pytest.param(each, marks=pytest.mark.slow) for each in ("guard", "server"))]
 )
@@ -159,6 +162,7 @@ def test_a_server_that_hangs_leaves_all_ranks_to_start_fresh(
     assert logs_of(first) == logs_of(second) == ["began\nthrough\n"] * 2
 
 
+@pytest.mark.slow  # 7 s beside three others
 @pytest.mark.parametrize(("reads", "forks"), [("os.environ.get('LOCAL_RANK')", False), ("dict(os.environ)", True)])
 def test_an_import_that_reads_which_rank_it_is_in_is_forked_by_nobody(
     runner: ProcessRunner, tmp_path: Path, write_script: Callable[..., Path], monkeypatch: pytest.MonkeyPatch,

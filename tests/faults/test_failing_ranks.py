@@ -100,6 +100,7 @@ def _left(tmp_path: Path, *, within_s: float = 0.0, ranks: int = 2) -> list[str]
         time.sleep(0.02)
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_the_rank_that_failed_is_told_with_the_file_of_what_it_printed(run: Run, tmp_path: Path) -> None:
     body = """
     print("this is rank", rank, flush=True)
@@ -154,6 +155,7 @@ def test_a_killed_rank_decides_though_another_says_first_that_it_is_gone(run: Ru
     assert time.monotonic() - began < 15
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_of_four_ranks_the_killed_one_decides_and_none_is_left(run: Run) -> None:
     body = """
     if rank == 2:
@@ -179,6 +181,7 @@ def test_the_first_rank_to_fail_decides_and_shows_its_traceback(run: Run) -> Non
     assert outcome.traceback_text == "Traceback\nRuntimeError: no such column\n"
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_a_rank_that_fails_after_the_window_was_whole_changes_nothing(run: Run) -> None:
     body = """
     if rank == 1:
@@ -187,6 +190,7 @@ def test_a_rank_that_fails_after_the_window_was_whole_changes_nothing(run: Run) 
     assert run(body + WHOLE).complete
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_a_rank_that_goes_on_failing_to_end_is_killed(run: Run) -> None:
     """The one that failed is gone, the other one waits for it forever and ignores what would end it."""
     body = """
@@ -214,11 +218,13 @@ def test_a_hang_in_a_collective_ends_and_says_how_far_each_rank_had_come(run: Ru
     assert "steps by then: 7 in rank 0, 8 in rank 1" in outcome.detail
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_what_starts_the_ranks_takes_them_with_it(run: Run) -> None:
     outcome = run("os.kill(os.getppid(), signal.SIGKILL) if rank else None; time.sleep(600)")
     assert (outcome.kind, outcome.reason) == (OutcomeKind.CRASHED, "signal-kill")
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_a_killed_guard_takes_all_ranks_with_it(tmp_path: Path) -> None:
     body = """
     if rank:
@@ -232,6 +238,7 @@ def test_a_killed_guard_takes_all_ranks_with_it(tmp_path: Path) -> None:
     assert not _left(tmp_path, within_s=5)
 
 
+@pytest.mark.slow  # 2 s beside three others
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_killed_study_takes_all_ranks_with_it(tmp_path: Path, ranks: int) -> None:
     request, program = _request(tmp_path, "time.sleep(600)", ranks)

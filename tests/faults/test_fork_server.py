@@ -265,6 +265,7 @@ for number in range(1000):
 """
 
 
+@pytest.mark.slow  # 7 s beside three others
 def test_a_killed_parent_leaves_nothing(tmp_path: Path, script: Path) -> None:
     """At any moment: while a server loads, forks, and while its trials run."""
     chance = random.Random(5)
@@ -324,6 +325,7 @@ def test_runs_of_a_round_start_alike_where_a_server_is_killed_between_them(
     assert begun[2 * rounds :] == requests * 2
 
 
+@pytest.mark.slow  # 2 s beside three others
 @pytest.mark.parametrize("by_turns", [False, True])
 def test_a_study_that_is_stopped_while_servers_load_waits_for_none(
     runner: ProcessRunner, tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch, *, by_turns: bool

@@ -6,6 +6,8 @@ import textwrap
 import threading
 from pathlib import Path
 
+import pytest
+
 from tuner.devices.cpu import cpu_device
 from tuner.model import Config, OutcomeKind, Phase, Script, Trial
 from tuner.runner.process import ProcessRunner
@@ -34,6 +36,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow  # 5 s beside three others
 def test_an_honest_trial_that_was_ended_is_found_to_be_one(tmp_path: Path) -> None:
     child = tmp_path / "child.py"
     child.write_text(textwrap.dedent(LATE))

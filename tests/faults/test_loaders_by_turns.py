@@ -90,6 +90,7 @@ def workers_of(below: list[int]) -> list[int]:
     return [pid for pid in below if (fields := stat_fields(pid)) is not None and fields[0] == "T"]
 
 
+@pytest.mark.slow  # 8 s beside three others
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_trial_that_is_killed_leaves_no_worker(tmp_path: Path, workers: int) -> None:
     held: list[int] = []

@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parents[1]
 KILLED = """
 import os, signal
@@ -20,6 +22,7 @@ def test(postgresql_url):
 """
 
 
+@pytest.mark.slow  # 6 s beside three others
 def test_a_killed_run_leaves_no_server(tmp_path: Path) -> None:
     (tmp_path / "test_killed.py").write_text(KILLED)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")

@@ -186,6 +186,7 @@ def test_a_window_that_the_deadline_cuts_short_is_measured_all_the_same(
     assert outcome.seconds < 20, "and not the window"
 
 
+@pytest.mark.slow  # 6 s beside three others
 def test_a_deadline_before_there_is_a_figure_is_a_deadline(tmp_path: Path, write_script: Callable[..., Path]) -> None:
     script = write_script(COUNTS.replace("STEP_S", "0.02"))
     for window in (Window(warmup_s=600.0, max_s=600.0), screen_window(10**9)):
@@ -194,6 +195,7 @@ def test_a_deadline_before_there_is_a_figure_is_a_deadline(tmp_path: Path, write
         assert (outcome.kind, outcome.reason) == (OutcomeKind.TIMED_OUT, "deadline")
 
 
+@pytest.mark.slow  # 4 s beside three others
 def test_a_loop_in_c_meets_the_no_progress_deadline(tmp_path: Path) -> None:
     """Of a script that is known to take a tenth of a second between two steps."""
     body = """
@@ -214,6 +216,7 @@ def test_a_stopped_child_is_killed(run: Run) -> None:
     assert outcome.kind is OutcomeKind.NO_PROGRESS
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_a_silent_start_up_is_given_more_time_than_a_silent_loop(run: Run) -> None:
     outcome = run("time.sleep(2)\n" + WINDOW, no_progress_s=0.5)
     assert outcome.complete
@@ -256,6 +259,7 @@ def test_memory_beyond_the_cap_ends_the_trial(run: Run) -> None:
     assert "of 286 MiB allowed" in outcome.detail
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_pages_that_workers_share_count_once(run: Run) -> None:
     body = (
         """
@@ -284,6 +288,7 @@ def test_a_torn_last_record_loses_nothing_before_it(run: Run) -> None:
     assert outcome.complete
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_a_flood_of_records_and_garbage_is_taken(run: Run) -> None:
     body = (
         'emit("first_step", seconds=0.1)\nos.write(descriptor, b"\\xff\\xfe not json\\n[1]\\n{}\\n")\nblocks(20000)\n'
@@ -333,6 +338,7 @@ def test_stop_ends_the_trial_at_once(tmp_path: Path) -> None:
         assert not is_alive(int((tmp_path / "trial" / name).read_text()))
 
 
+@pytest.mark.slow  # 3 s beside three others
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_outlives_the_study(tmp_path: Path, number: signal.Signals) -> None:
     child = write_program(tmp_path, 'remember("pid", os.getpid())\n' + DAEMON + "time.sleep(600)")

@@ -109,6 +109,7 @@ def test_a_model_may_take_long_to_load(run: Run) -> None:
     assert outcome.knowledge.silences.start_up_s > 2.5
 
 
+@pytest.mark.slow  # 12 s beside three others
 def test_a_load_that_takes_all_the_time_that_a_trial_has_is_told_as_that(run: Run) -> None:
     load = "import json, time\n\ndef load(pairs):\n    time.sleep(60)\n\njson.loads('{}', object_pairs_hook=load)\n"
     outcome = run(load, trial_timeout_s=12.0)
@@ -117,11 +118,13 @@ def test_a_load_that_takes_all_the_time_that_a_trial_has_is_told_as_that(run: Ru
     assert re.fullmatch(told, outcome.detail), outcome.detail
 
 
+@pytest.mark.slow  # 4 s beside three others
 def test_a_script_that_leaves_no_log_is_told_of_all_the_same(run: Run) -> None:
     outcome = run("import os, time\nos.close(2)\ntime.sleep(60)", trial_timeout_s=3.0)
     assert outcome.detail == f"not through after 3 s: no training step was seen by then; {UNUSED}"
 
 
+@pytest.mark.slow  # 15 s beside three others
 def test_a_validation_and_a_compilation_may_take_long(run: Run) -> None:
     compiles = """
 import torch._dynamo  # which takes long, too, where it is imported in the training
@@ -151,6 +154,7 @@ def test_a_training_function_may_be_traced_anew_for_long(run: Run, loop: str, fi
     assert outcome.knowledge.silences.compilation_s > 3.5
 
 
+@pytest.mark.slow  # 8 s beside three others
 def test_what_compiles_unseen_in_a_training_may_take_as_long_as_its_start_did(run: Run) -> None:
     outcome = run(f"{REPORTS}\ntime.sleep(4)\nsteps(1, 30)\ntime.sleep(2.5)\nsteps(30, 60)")
     assert outcome.complete, outcome.detail
@@ -165,6 +169,7 @@ def test_a_loop_that_hangs_is_ended_soon(run: Run) -> None:
     assert outcome.seconds < 25, "it has 60 s"
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_a_loop_that_computes_for_long_between_two_steps_trains_on(run: Run) -> None:
     computes = "ended = time.monotonic() + 2\nwhile time.monotonic() < ended: pass"
     outcome = run(f"{REPORTS}\nsteps(1, 60)\n{computes}\nsteps(60, 90)")
@@ -179,6 +184,7 @@ def test_a_validation_that_never_ends_is_known_by_the_baselines(run: Run) -> Non
     assert (outcome.kind, outcome.detail) == (OutcomeKind.NO_PROGRESS, "no end of its validation for 1 s")
 
 
+@pytest.mark.slow  # 8 s beside three others
 def test_a_start_up_that_computes_nothing_is_not_waited_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.runner.silence.IDLE_S", 2.0)
     # As many seconds of a core as in the time that it stands for: what only waits looks around now and then.

@@ -118,6 +118,7 @@ def test_a_study_killed_again_and_again_loses_and_repeats_nothing(tmp_path: Path
         assert Counter(configs(trials, phase)) == Counter(configs(whole, phase))
 
 
+@pytest.mark.slow  # 5 s beside three others
 @pytest.mark.parametrize(
     "number", [pytest.param(1, marks=pytest.mark.slow), 4, pytest.param(10, marks=pytest.mark.slow)]
 )
@@ -198,6 +199,7 @@ def test_a_folder_that_can_not_be_written_is_refused(tmp_path: Path) -> None:
     assert "Traceback" not in output
 
 
+@pytest.mark.slow  # 5 s beside three others
 def test_a_torn_outcome_on_disk_is_run_again(tmp_path: Path) -> None:
     folder = tmp_path / "study"
     finish(folder, "replay", "--die-before-store", "3")

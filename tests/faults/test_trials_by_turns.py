@@ -121,12 +121,14 @@ def test_one_that_is_killed_while_it_is_held_holds_up_nobody(tmp_path: Path) -> 
     assert nothing_is_left()
 
 
+@pytest.mark.slow  # 8 s beside three others
 def test_one_that_hangs_in_its_turn_is_ended_and_the_time_of_others_counts_for_nobody(tmp_path: Path) -> None:
     outcomes = run(tmp_path, "time.sleep(100 if me == 0 and count == 2 else 0.2)", no_progress_s=4.0)
     assert outcomes[0].kind is OutcomeKind.NO_PROGRESS and outcomes[1].complete
     assert nothing_is_left()
 
 
+@pytest.mark.slow  # 10 s beside three others
 def test_a_time_limit_is_of_a_trials_own_time(tmp_path: Path) -> None:
     """Three take 3 s each, and 9 s together."""
     outcomes = run(tmp_path, "time.sleep(0.23)", count=3, trial_timeout_s=8.0)

@@ -49,6 +49,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_what_has_failed_is_run_again_and_nothing_else(folder: Path) -> None:
     (folder / "test_two.py").write_text(TWO)
     assert run(folder, *IN_PARALLEL).returncode == 1

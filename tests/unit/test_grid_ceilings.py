@@ -14,6 +14,7 @@ SMALL = Path(__file__).parents[1] / "assets" / "grid-small.jsonl.gz"
 LANGUAGE = Path(__file__).parents[1] / "benchmarks" / "grids" / "language.jsonl.gz"
 
 
+@pytest.mark.slow  # 5 s beside three others
 def test_who_knows_a_half_of_all_recordings_chooses_better_than_by_short_readings() -> None:
     found = [shares(LANGUAGE, seed) for seed in range(2)]
     assert all(0 < share <= 1 for row in found for share in row)

@@ -60,6 +60,7 @@ def ran(grid: Grid, make: Callable[[ResolvedSpace, int], Player], seed: int, mos
     return trials[1:], player.recommend(History(replay.space, RATE, trials))
 
 
+@pytest.mark.slow  # 2 s beside three others
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name == "Optuna GP" else name for name in PRESENT]
 )
@@ -251,6 +252,7 @@ def test_the_command_writes_a_table_and_a_picture(
     assert "to develop on" in (tmp_path / "results.svg").read_text()
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_what_is_judged_is_the_sampler_of_the_command(grid: Grid) -> None:
     def shipped(space: ResolvedSpace, seed: int) -> Player:
         player = Ours(space, seed)

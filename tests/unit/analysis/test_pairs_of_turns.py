@@ -146,6 +146,7 @@ def looked_at(race: Race, gain: float, noise: float, seed: int) -> int | None:
     return None
 
 
+@pytest.mark.slow  # 7 s beside three others
 def test_a_clear_loser_leaves_at_once_and_one_as_fast_as_the_best_stays() -> None:
     ended = [looked_at(Race(2.0), 0.9, 0.08, seed) for seed in range(50)]
     assert sum(count is not None and count <= LOOKS[1] for count in ended) >= 40
@@ -231,6 +232,7 @@ def test_a_turn_that_fills_is_not_left_out_without_the_turns_that_live_on_it() -
     assert found is not None and math.exp(found.estimate) == pytest.approx(3.0, rel=0.03)
 
 
+@pytest.mark.slow  # 4 s beside three others
 @pytest.mark.parametrize(("rivals", "noises"), [(1, (0.04, 0.06, 0.09)), (2, (0.04, 0.06)), (3, (0.04, 0.06))])
 def test_as_many_rounds_as_tell_a_ratio_to_five_percent_in_four_of_five_studies(
     rivals: int, noises: tuple[float, ...]

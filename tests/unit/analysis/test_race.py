@@ -56,6 +56,7 @@ def test_a_loser_leaves_at_the_first_look_where_others_told_how_turns_scatter() 
     assert None not in known
 
 
+@pytest.mark.slow  # 5 s beside three others
 @pytest.mark.parametrize("rough", [False, True])
 def test_one_that_is_as_fast_as_the_best_is_hardly_ever_taken_for_a_loser(*, rough: bool) -> None:
     """All looks together, in modes that last seconds: in 2% at most, and in 4.2% of 400 by chance."""
@@ -68,6 +69,7 @@ def test_one_that_is_as_fast_as_the_best_is_hardly_ever_taken_for_a_loser(*, rou
     assert wrong <= 0.042 * 400
 
 
+@pytest.mark.slow  # 4 s beside three others
 def test_one_that_scatters_more_than_all_before_is_hardly_ever_taken_for_a_loser() -> None:
     """Quiet trials say nothing of it: in 5% it was one by what these had shown, and in 2% at most as it is."""
     wrong = 0

@@ -96,6 +96,7 @@ def test_what_the_first_look_that_was_taken_proved_holds_beyond_it() -> None:
     assert at_12.proof.first == 5 and at_12.told(1).high < at_8.told(1).high
 
 
+@pytest.mark.slow  # 4 s beside three others
 @pytest.mark.parametrize("rounds", [5, 8])
 def test_what_is_told_of_a_proven_gain_holds_the_truth_although_only_the_lucky_ones_are_proven(rounds: int) -> None:
     """In noise of 6% a gain of 2% is proven now and then, and where it is, the rounds have overstated it."""

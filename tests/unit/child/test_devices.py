@@ -326,6 +326,7 @@ def roundings() -> dict[str, tuple[bool, bool]]:
     return {settings: tuple(rounding) for settings, rounding in map(json.loads, done.stdout.splitlines())}
 
 
+@pytest.mark.slow  # 4 s beside three others
 @pytest.mark.parametrize("settings", ROUNDINGS)
 def test_rounding_is_read_from_pytorch_itself(roundings: dict[str, tuple[bool, bool]], settings: str) -> None:
     assert roundings[settings] == ROUNDINGS[settings]

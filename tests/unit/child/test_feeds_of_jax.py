@@ -137,6 +137,7 @@ def test_a_loop_without_a_loader_has_neither_a_wait_nor_loader_knobs(trial: Tria
     assert facts["left_out"]["num_workers"] == "no DataLoader feeds the training steps"
 
 
+@pytest.mark.slow  # 4 s beside three others
 def test_validation_on_another_loader_is_set_apart(trial: Trial) -> None:
     loader = loader_of()
     other = torch.utils.data.DataLoader(Slow(0.01), batch_size=30, collate_fn=collate)

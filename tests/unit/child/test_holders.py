@@ -81,6 +81,7 @@ def test_what_is_unknown_is_looked_for_everywhere(library: types.ModuleType, mon
     assert any(each is vars(other) for each in scope.referrers(library.load))
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_garbage_is_collected_again_behind_the_last_look(library: types.ModuleType) -> None:
     """What is made meanwhile stays among the newest objects, which are looked at."""
     for collects in (True, False):

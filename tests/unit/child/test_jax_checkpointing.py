@@ -113,6 +113,7 @@ VARIANTS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow  # 3 s beside three others
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in VARIANTS else name for name in AGAIN]
 )
@@ -190,6 +191,7 @@ def loss_of(params, x):
 """
 
 
+@pytest.mark.slow  # 3 s beside three others
 @pytest.mark.parametrize("before", [pytest.param("", marks=pytest.mark.slow), "inner(params, X)\n"])
 def test_a_compiled_gradient_in_a_loss_is_a_part_of_it(before: str, tmp_path: Path) -> None:
     """As one that was compiled before is: neither is a script's own way to compute again."""
@@ -312,6 +314,7 @@ def test_the_script_as_written_tells_whether_it_can_be_had(text: str, why: str, 
     assert facts["as_written"].get("checkpointing") == (None if why else False)
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_where_xla_merges_both_it_isnt_in_effect(tmp_path: Path) -> None:
     """As its client in the tests' process, which was made without the flag, does when it optimizes."""
     jax.clear_caches()

@@ -35,6 +35,7 @@ def told(at: range, many: int) -> list[str]:
     return [remark for remark in facts["remarks"] if "XLA compiled" in remark]
 
 
+@pytest.mark.slow  # 5 s beside three others
 def test_a_loop_that_goes_on_compiling_is_told_so() -> None:
     (remark,) = told(range(STEPS), 1)
     assert remark.endswith("what the script computes beside its step has other shapes each time")

@@ -218,6 +218,7 @@ def test_a_first_batch_beside_what_may_choose_of_it_counts_once_the_next_one_is_
     assert first["samples"] == 20 * first["steps"]
 
 
+@pytest.mark.slow  # 3 s beside three others
 @pytest.mark.parametrize("how", ["compiled", "in another function", "eager", "the gradient alone"])
 def test_data_that_a_step_trains_on_as_a_whole_are_its_batch(trial: Trial, how: str) -> None:
     """Where the gradient is given them, and nothing that could choose of them."""

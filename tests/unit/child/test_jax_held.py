@@ -25,6 +25,7 @@ def loss_of(params, x):
     assert found(text + STEP + LOOP, tmp_path) == [HELD]
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_what_the_loss_leaves_elsewhere_can_still_be_read(tmp_path: Path) -> None:
     """What isn't differentiated may leave it so."""
     text = """
@@ -98,6 +99,7 @@ del model, tree
 }  # fmt: skip
 
 
+@pytest.mark.slow  # 4 s beside three others
 @pytest.mark.parametrize(
     "name", [pytest.param(it, marks=() if it == "a key that goes on" else pytest.mark.slow) for it in HOLDING]
 )

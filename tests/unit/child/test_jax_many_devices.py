@@ -69,6 +69,7 @@ def is_counted(name: str, told: dict[str, Any]) -> None:
     assert max(told["losses"], default=0.0) < 1e-6
 
 
+@pytest.mark.slow  # 8 s beside three others
 @pytest.mark.parametrize(("name", "stated"), COUNTED)
 def test_samples_of_all_devices_together_are_counted(told: Told, name: str, stated: str) -> None:
     """Whether the script states what all of them are given, or each one."""

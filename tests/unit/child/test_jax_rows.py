@@ -145,6 +145,7 @@ def test_whoever_gave_an_array_is_known_until_it_gives_anew() -> None:
     assert not outputs.hold(state)
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_nothing_is_kept_alive() -> None:
     import gc
     import weakref

@@ -267,6 +267,7 @@ def test_what_is_set_apart_is_said(trial: Trial) -> None:
 # what is held
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_nothing_of_a_trace_is_held(trial: Trial) -> None:
     """Also of a function that can't be seen to be traced, of a loop's body, and where a trace fails."""
 

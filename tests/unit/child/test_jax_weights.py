@@ -275,6 +275,7 @@ def test_reading_changes_nothing(name: str, config: dict[str, Any], tmp_path: Pa
     assert [leaf.tobytes() for leaf in end] == [leaf.tobytes() for leaf in plain]
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_what_is_compiled_to_read_is_not_the_scripts(tmp_path: Path) -> None:
     graphs = []
     for seed in (None, 1):

@@ -19,6 +19,7 @@ from tuner.child.turns import Turns
 pytestmark = pytest.mark.timed
 
 
+@pytest.mark.slow  # 2 s beside three others
 @pytest.mark.parametrize(("does", "rests"), [("while True: pass", False), ("import time; time.sleep(60)", True)])
 def test_workers_rest_where_they_neither_compute_nor_wait_for_a_core(does: str, *, rests: bool) -> None:
     """Three that compute on two cores have less than a core each, and rest for none of their time."""
@@ -79,6 +80,7 @@ def told(*, count: int, computing: float, rests: bool) -> float:
             thread.join()
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_threads_rest_where_they_neither_compute_nor_wait_for_a_core() -> None:
     assert told(count=4, computing=0.0, rests=True) > 0.8
     assert told(count=4, computing=0.0, rests=False) < THREADS_REST

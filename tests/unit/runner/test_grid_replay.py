@@ -102,6 +102,7 @@ def test_a_trial_goes_on_as_long_as_is_asked_for_by_turns_of_the_longest_recordi
     assert fresh.seconds == pytest.approx(1.5 + 40 * 0.25), "a start, a warm-up, and its own turns"
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_what_a_trial_reads_and_what_it_is_judged_by_may_be_turns_apart(grid: Grid) -> None:
     """Of twenty-four pairs of a recording the later twelve are twice as fast; of seven no half would tell anything."""
     row = grid.configs[FASTER]

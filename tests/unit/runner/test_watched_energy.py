@@ -88,6 +88,7 @@ def run(folder: Path) -> Outcome:
     return ProcessRunner(child=folder / "child.py").run(request, threading.Event())
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_a_trial_keeps_what_the_host_took_and_the_check_finds_the_same(powered: Powered, tmp_path: Path) -> None:
     outcome = run(tmp_path)
     assert outcome.complete and outcome.measurement is not None
@@ -101,6 +102,7 @@ def test_a_trial_keeps_what_the_host_took_and_the_check_finds_the_same(powered: 
     assert audit(tmp_path, [trial]).different == []
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_without_counters_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "host_meter", lambda: None)
     outcome = run(tmp_path)

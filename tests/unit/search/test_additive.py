@@ -332,6 +332,7 @@ def test_a_small_space_is_looked_at_as_a_whole_and_a_large_one_around_its_best()
     assert len(found) < ENUMERATED and len(np.unique(found, axis=0)) == len(found)
 
 
+@pytest.mark.slow  # 3 s beside three others
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 def test_with_the_model_few_trials_fail_and_none_is_run_twice(seed: int) -> None:
     loop = Loop(seed)

@@ -69,6 +69,7 @@ def test_fields_come_from_the_words_of_an_old_study(old: Path) -> None:
     check_fields(trials_in(old))
 
 
+@pytest.mark.slow  # 6 s beside three others
 def test_a_postgresql_database_is_migrated_too(old: Path, postgresql_url: str) -> None:
     source, target = sa.create_engine(old_study.address(old)), sa.create_engine(postgresql_url)
     tables = sa.MetaData()

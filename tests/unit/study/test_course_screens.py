@@ -158,6 +158,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
     return result
 
 
+@pytest.mark.slow  # 3 s beside three others
 @pytest.mark.parametrize(
     "until", [pytest.param(until, marks=() if until in (3, 7) else pytest.mark.slow) for until in range(1, 8)]
 )

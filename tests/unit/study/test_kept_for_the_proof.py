@@ -117,6 +117,7 @@ def test_of_the_rounds_that_are_planned_only_as_many_count_against_the_search_as
     assert not many.proof_is_worth_more(1.2)
 
 
+@pytest.mark.slow  # 3 s beside three others
 @pytest.mark.parametrize(("budget_s", "started"), [(600.0, (1, 17)), (620.0, (2, 21))])
 def test_a_second_finalist_needs_the_time_to_tell_the_better_of_both(
     tmp_path: Path, budget_s: float, started: tuple[int, int]
@@ -130,6 +131,7 @@ def test_a_second_finalist_needs_the_time_to_tell_the_better_of_both(
     assert [(len(e.candidates), e.rounds) for e in events if isinstance(e, FinalsStarted)] == [started]
 
 
+@pytest.mark.slow  # 5 s beside three others
 @pytest.mark.parametrize(("budget_s", "screened"), [(680.0, 1), (700.0, 2)])
 def test_nor_is_it_screened_without_that_time(tmp_path: Path, budget_s: float, screened: int) -> None:
     """Where 17 rounds of all three fit beside its screen, and 21 don't, the screen would be for nothing."""

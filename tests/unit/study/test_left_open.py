@@ -79,6 +79,7 @@ def test_nothing_is_proven_that_was_read_as_slower(
     assert met(study(tmp_path, {BF16: 1.05}, read, **changes)) == set()
 
 
+@pytest.mark.slow  # 3 s beside three others
 @pytest.mark.parametrize(
     ("changes", "read"),
     [

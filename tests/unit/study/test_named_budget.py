@@ -47,6 +47,7 @@ def budget_of(note: str) -> float:
     return 60.0 * int(found[1])
 
 
+@pytest.mark.slow  # 6 s beside three others
 @pytest.mark.parametrize(("bf16", "is_named"), [(1.508, False), (1.6, True)])
 def test_what_is_worth_no_more_than_what_was_judged_is_promised_no_proof(
     tmp_path: Path, bf16: float, is_named: bool

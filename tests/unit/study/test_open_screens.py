@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from support.learning import AS_WRITTEN, COMPILED, GAINS, Learner, searched, studied
 from support.ran import of
 
@@ -39,6 +40,7 @@ def unlucky(config: Config, seed: int) -> Sequence[float]:
     return [loss + apart for loss in AS_WRITTEN]
 
 
+@pytest.mark.slow  # 4 s beside three others
 def test_the_search_goes_on_without_what_stays_open(tmp_path: Path) -> None:
     """The compiler alone was never tried, since bf16 was faster: the study ended with time left, and nothing proven."""
     for name, losses, seeds in (("open", off, MOST_SEEDS), ("untold", barely, 0)):
@@ -51,6 +53,7 @@ def test_the_search_goes_on_without_what_stays_open(tmp_path: Path) -> None:
         assert (again.winner, again.trials) == (result.winner, result.trials), name
 
 
+@pytest.mark.slow  # 6 s beside three others
 def test_what_two_screens_leave_open_has_no_third_and_is_not_built_on(tmp_path: Path) -> None:
     """Though something else is proven: each config with bf16 had twelve runs of its own, with the same end, and of what
     is beside the compiler nothing but bf16 was tried.
@@ -64,6 +67,7 @@ def test_what_two_screens_leave_open_has_no_third_and_is_not_built_on(tmp_path: 
     assert result.winner is not None and result.winner.config == Config(precision="fp16", compile="default")
 
 
+@pytest.mark.slow  # 4 s beside three others
 def test_a_study_that_goes_on_builds_nothing_on_it(tmp_path: Path) -> None:
     for name, losses in (("open", off), ("untold", barely)):
         first, _ = studied(tmp_path / name, Learner(losses), trials=4)

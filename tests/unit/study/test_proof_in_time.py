@@ -44,6 +44,7 @@ def seconds_of(request: TrialRequest) -> float:
     return LATE_S if late else 10.0
 
 
+@pytest.mark.slow  # 2 s beside three others
 @pytest.mark.parametrize("left_s", [90.0, 100.0, 108.0])
 def test_a_candidate_whose_proof_fits_goes_before_a_better_one_whose_proof_may_not(
     tmp_path: Path, left_s: float
@@ -245,6 +246,7 @@ def test_once_a_round_has_shown_what_rounds_take_nothing_is_begun_that_can_not_b
     assert lacks is (rounds < 3)
 
 
+@pytest.mark.slow  # 2 s beside three others
 @pytest.mark.parametrize(("budget_s", "rounds"), [(460.0, 18), (None, 8)])
 def test_undecided_finals_go_on_for_longer_than_usual_where_there_is_time(
     tmp_path: Path, budget_s: float | None, rounds: int

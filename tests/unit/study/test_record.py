@@ -89,6 +89,7 @@ def test_a_choice_of_configs_goes_by_the_seed(recorded: Recorded, tmp_path: Path
     assert len(recorded.configs) == 9 and recorded.configs[:7] == same.configs
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_the_fastest_of_a_grid_are_recorded_for_longer(recorded: Recorded, tmp_path: Path) -> None:
     grid = recorded.run(selection=SELECTION)
     longer = Recorded(tmp_path / "longer")
@@ -202,6 +203,7 @@ def test_values_take_the_place_of_those_that_the_search_has(recorded: Recorded) 
         narrowed(Spaces((worlds.SPACE,)), {"wrokers": (1,)})
 
 
+@pytest.mark.slow  # 4 s beside three others
 def test_a_space_that_nobody_can_go_through_is_refused(recorded: Recorded) -> None:
     many = tuple(range(60000))
     spaces = narrowed(Spaces((worlds.SPACE,)), {"workers": many})

@@ -37,6 +37,7 @@ def test_the_search_goes_on_without_what_was_rejected(tmp_path: Path) -> None:
     assert (again.winner, again.trials) == (result.winner, result.trials)
 
 
+@pytest.mark.slow  # 4 s beside three others
 @pytest.mark.parametrize("fp16", [1.02, 1.2])
 def test_what_is_slower_and_provable_does_not_end_the_search_that_a_rejected_config_led(
     tmp_path: Path, fp16: float
@@ -84,6 +85,7 @@ def test_other_bounds_may_let_it_pass(tmp_path: Path) -> None:
     assert again.winner.config.get("precision") == "bf16"
 
 
+@pytest.mark.slow  # 8 s beside three others
 @pytest.mark.parametrize("first_s", [60, pytest.param(75, marks=pytest.mark.slow)])
 def test_what_only_lacks_time_is_not_told_to_be_rejected(tmp_path: Path, first_s: int) -> None:
     """Behind a screen that failed, others had no time for theirs: a study with more of it may prove them."""

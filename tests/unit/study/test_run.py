@@ -305,6 +305,7 @@ def test_placeholders_reach_the_script_and_the_space(tmp_path: Path) -> None:
     assert widest.knowledge.placeholders == ("width", "layout")
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_the_baseline_is_measured_again_and_again(tmp_path: Path) -> None:
     trials = Ran(worlds.plan(tmp_path, trials=20, anchor_every=4), worlds.World().outcome).result.trials
     phases = [trial.phase for trial in trials if trial.phase is not Phase.FINALS]
@@ -360,6 +361,7 @@ def test_a_trial_on_a_card_that_was_too_hot_is_measured_again(tmp_path: Path) ->
     assert sum("measured again: the card was slowed down: heat" in note.text for note in of(ran.events, Noted)) == 2
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_a_machine_that_is_always_busy_is_taken_as_it_is(tmp_path: Path) -> None:
     def busy(config: Config) -> Outcome:
         outcome = worlds.measured(200.0 if "precision" in config else 100.0)

@@ -49,6 +49,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyResult, Path]:
     return study(folder, Chain(StructuredSampler(), AdditiveSampler(0))), folder
 
 
+@pytest.mark.slow  # 8 s beside three others
 def test_a_search_of_which_nothing_is_expected_ends_for_the_proof(ended: tuple[StudyResult, Path]) -> None:
     result, _ = ended
     assert result.why.startswith("no config left is expected to be 1% faster than the best (1.00")

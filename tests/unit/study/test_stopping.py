@@ -48,6 +48,7 @@ def rounds(ran: Ran) -> set[int | None]:
     return {trial.round for trial in ran.result.trials if trial.phase is Phase.FINALS and trial.config}
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_what_a_look_has_proven_stands_where_the_rounds_after_it_are_stopped(tmp_path: Path) -> None:
     """The study said "proven, and there is time to know it better", and, once it was stopped then, that nothing is."""
     study, stop = plan(tmp_path, 2), threading.Event()
@@ -78,6 +79,7 @@ def test_it_stands_as_well_where_the_search_goes_on_and_others_have_their_finals
     assert still == {*range(1, 7)}, "what was stopped waits for these finals to go on, and takes no others' time"
 
 
+@pytest.mark.slow  # 6 s beside three others
 def test_so_does_the_proof_of_a_larger_batch(tmp_path: Path) -> None:
     world = replace(Overhead(), scatter=0.1)
     whole = studied(tmp_path / "whole", world)

@@ -82,6 +82,7 @@ def test_the_size_of_other_data_does_not_bound_the_batch(tmp_path: Path) -> None
     assert wider.values["batch_size"] == first.values["batch_size"]
 
 
+@pytest.mark.slow  # 4 s beside three others
 def test_a_resumed_study_searches_the_same_space(tmp_path: Path) -> None:
     unbroken = [trial.config for trial in study(tmp_path / "unbroken", 8).result.trials if trial.round is None]
     study(tmp_path / "broken", 3)

@@ -171,6 +171,7 @@ def test_trials_tells_the_bottleneck_that_the_study_told(
     assert told in capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_a_probe_that_was_broken_off_goes_on(tmp_path: Path) -> None:
     whole, _ = study(tmp_path / "whole", Loop(EVEN))
     for stop_at in (2, 3, 4):

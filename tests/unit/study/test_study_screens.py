@@ -159,6 +159,7 @@ def test_without_time_for_a_longer_screen_the_shorter_one_is_the_answer(tmp_path
     assert [screened.samples for screened in result.screened] == [375]
 
 
+@pytest.mark.slow  # 4 s beside three others
 @pytest.mark.parametrize("losses", [barely, later, gan])
 def test_a_study_that_is_derived_again_says_the_same_and_runs_nothing(tmp_path: Path, losses: Losses) -> None:
     first, _, _ = studied(tmp_path, losses, budget_s=10_000.0)

@@ -121,6 +121,7 @@ def test_both_contests_share_the_permitted_error(both_ways: Studied, overhead_bo
     assert openings(folder_of(overhead_bound)) == {"larger": 1}
 
 
+@pytest.mark.slow  # 2 s beside three others
 @pytest.mark.parametrize("mode", ["keep", "free"])
 def test_keep_and_free_have_one_contest(tmp_path: Path, mode: str) -> None:
     ran = studied(tmp_path, Overhead(step_s=0.1), effective_batch=mode)
@@ -192,6 +193,7 @@ def test_within_any_budget_what_is_found_is_proven_or_named_with_its_gain(tmp_pa
     assert larger.proven is (budget_s >= 180.0)
 
 
+@pytest.mark.slow  # 4 s beside three others
 @pytest.mark.parametrize(
     "budget_s", [180.0, 400.0, *(pytest.param(seconds, marks=SLOW) for seconds in (240.0, 300.0, 600.0, 900.0))]
 )
@@ -241,6 +243,7 @@ def test_one_that_was_stopped_anywhere_goes_on_to_the_same_result(
     assert larger_of(resumed).config == larger_of(both_ways).config and larger_of(resumed).proven
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_what_was_proven_of_a_larger_batch_stands(tmp_path: Path) -> None:
     """Also where the same command, with more to search, is stopped; and one that is sooner still takes its place."""
     first = studied(tmp_path, Overhead(), trials=5)
@@ -254,6 +257,7 @@ def test_what_was_proven_of_a_larger_batch_stands(tmp_path: Path) -> None:
     assert openings(tmp_path)["larger"] == 2
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_a_study_that_kept_the_batch_goes_on_with_larger_ones(tmp_path: Path) -> None:
     """As earlier versions did, by the same command."""
     kept = studied(tmp_path, BOTH_WAYS, effective_batch="keep")

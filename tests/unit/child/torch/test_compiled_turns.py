@@ -24,6 +24,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow  # 4 s beside three others
 @pytest.mark.usefixtures("backend")
 def test_what_is_compiled_leaves_no_trace_in_the_training(begin: Begin) -> None:
     """Bit for bit, against the same script without any of it."""
@@ -86,6 +87,7 @@ def test_it_trains_as_if_nothing_had_been_compiled(begin: Begin) -> None:
     assert torch.equal(torch.get_rng_state(), random_numbers)
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_every_shape_that_was_seen_is_compiled_ahead(begin: Begin, backend: list[Any]) -> None:
     trial, switcher, training = started(begin, WHOLE)
     training.steps(9, 16)
@@ -128,6 +130,7 @@ def test_shapes_are_seen_in_whatever_a_batch_is_given_in(begin: Begin, backend: 
     assert len(backend) == graphs and switcher.disturbed(WHOLE) == "" and switcher.doubt(WHOLE) == ""
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_a_turn_in_which_something_is_compiled_anew_is_told(begin: Begin, backend: list[Any]) -> None:
     trial, switcher, training = started(begin, WHOLE)
     switcher.begin()
@@ -152,6 +155,7 @@ def thrice() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow  # 6 s beside three others
 def test_each_config_has_its_own_code_and_none_takes_another_s_room(
     begin: Begin, backend: list[Any], thrice: None
 ) -> None:

@@ -156,6 +156,7 @@ def test_blocks_that_the_compiler_gives_up_are_not_verified(begin: Begin, capfd:
     assert "NOT in effect: compile (none of 4 blocks runs compiled)" in capfd.readouterr().err
 
 
+@pytest.mark.slow  # 3 s beside three others
 @pytest.mark.usefixtures("backend")
 def test_those_of_many_blocks_that_run_compiled_are_told(begin: Begin, capfd: pytest.CaptureFixture[str]) -> None:
     """PyTorch gives a code up once it is compiled eight times, and here thrice."""
@@ -212,6 +213,7 @@ def test_what_shows_no_gradient_is_not_verified(begin: Begin) -> None:
     assert trial.evidence("compile")[0] == "unverifiable"
 
 
+@pytest.mark.slow  # 2 s beside three others
 @pytest.mark.parametrize(("mode", "graphs"), [pytest.param("regional", 1, marks=pytest.mark.slow), ("dynamic", 1)])
 def test_it_is_in_effect_under_autotune_run(
     begin: Begin, backend: list[Any], capfd: pytest.CaptureFixture[str], mode: str, graphs: int
@@ -222,12 +224,14 @@ def test_it_is_in_effect_under_autotune_run(
     assert len(backend) == graphs + (mode == "regional"), "blocks take further shapes as PyTorch compiles by itself"
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_an_applied_run_says_that_there_are_no_blocks(begin: Begin, capfd: pytest.CaptureFixture[str]) -> None:
     begin({"compile": "regional"}, mode="apply", as_written={"batch_size": 8})
     _train(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)), [8] * 24)
     assert "NOT in effect: compile (no module with parameters that repeats blocks was" in capfd.readouterr().err
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_layers_of_pytorchs_own_are_compiled(begin: Begin, backend: list[Any]) -> None:
     """``Module.compile`` leaves them alone without a word."""
 

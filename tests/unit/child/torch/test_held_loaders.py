@@ -38,6 +38,7 @@ class Pausing(Sampler[int]):  # type: ignore[misc]  # PyTorch may lack types whe
         return iter(range(SAMPLES))
 
 
+@pytest.mark.slow  # 4 s beside three others
 @pytest.mark.parametrize("loader", [{}, {"num_workers": 1}, {"num_workers": 1, "persistent_workers": True}], ids=str)
 def test_nothing_fills_a_queue_while_the_script_s_own_loader_starts(
     script: Callable[..., Script], loader: dict[str, Any]

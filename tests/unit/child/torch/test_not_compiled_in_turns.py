@@ -57,6 +57,7 @@ def endlessly_compiled(function: Any, **how: Any) -> Any:
 compiled = torch.compile
 
 
+@pytest.mark.slow  # 5 s beside three others
 @pytest.mark.parametrize(
     ("compile", "error"),
     [(failing, "no kernel"), (endless, "takes longer than 1 s"), (endlessly_compiled, "takes longer than 1 s")],

@@ -154,6 +154,7 @@ def test_a_cache_of_many_rows_is_looked_into_once(monkeypatch: pytest.MonkeyPatc
     assert [look for _, look in open_files._cached([("", row, None) for row in rows])] == [0]
 
 
+@pytest.mark.slow  # 4 s beside three others
 def test_of_many_bytes_few_are_read() -> None:
     """A look took a second for each gigabyte."""
     data = bytearray(1 << 28)

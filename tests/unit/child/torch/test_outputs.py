@@ -85,6 +85,7 @@ VALUES: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow  # 4 s beside three others
 @pytest.mark.parametrize("name", VALUES)
 def test_tensors_are_exchanged_and_all_else_stays(name: str) -> None:
     value = VALUES[name]()

@@ -52,6 +52,7 @@ def of_the_epoch(ours: Script, first: int, *, then: dict[str, Any] | None = None
             ours.switcher.to(then)
 
 
+@pytest.mark.slow  # 5 s beside three others
 @pytest.mark.parametrize("loader", [{}, {"num_workers": 1}], ids=["itself", "workers"])
 def test_data_that_the_script_changes_between_epochs_end_all_turns(
     script: Callable[..., Script], loader: dict[str, Any]
@@ -110,6 +111,7 @@ class Collated(Numbers):
         return DataLoader([0]).collate_fn(samples)
 
 
+@pytest.mark.slow  # 2 s beside three others
 def test_a_new_loader_of_the_same_data_is_served_on(script: Callable[..., Script]) -> None:
     data = Collated()
     ours = script(data, collate_fn=data.collate)
@@ -172,6 +174,7 @@ def test_what_is_open_in_the_training_process_is_shared_with_no_worker(
 # where epochs end
 
 
+@pytest.mark.slow  # 2 s beside three others
 @pytest.mark.parametrize(
     "loader",
     [{}, pytest.param({"num_workers": 2}, marks=pytest.mark.slow),

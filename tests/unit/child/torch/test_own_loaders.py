@@ -39,6 +39,7 @@ def in_turns(script: Script, switcher: Any, *, epochs: int, seed: int, every: fl
         assert all(len(set(batch)) == len(batch) == BATCH for batch in batches), "batches are those of the sampler"
 
 
+@pytest.mark.slow  # 2 s beside three others
 @pytest.mark.parametrize(
     "loader",
     [
@@ -106,6 +107,7 @@ def test_between_its_turns_a_config_holds_still(script: Callable[..., Script]) -
     assert "T" not in [state_of(worker.pid) for worker in workers]
 
 
+@pytest.mark.slow  # 3 s beside three others
 def test_workers_of_the_script_s_own_hold_still_while_others_have_their_turns(script: Callable[..., Script]) -> None:
     """Those too that it starts meanwhile, with its next epoch."""
     ours = script(Slow(), num_workers=1)
@@ -147,6 +149,7 @@ def test_random_numbers_of_the_script_stay_what_they_are(script: Callable[..., S
     assert orders(switches=True) == orders(switches=False)
 
 
+@pytest.mark.slow  # 5 s beside three others
 def test_a_loop_that_breaks_off_goes_on_with_its_next_epoch(script: Callable[..., Script]) -> None:
     ours = script(num_workers=2)
     switcher = ours.switcher
@@ -186,6 +189,7 @@ def test_a_loop_over_the_same_loader_within_the_loop_is_served_as_well(script: C
     assert len(list(epoch)) == len(ours.loader) - 4
 
 
+@pytest.mark.slow  # 3 s beside three others
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_a_worker_that_dies_costs_its_config_only(script: Callable[..., Script], epochs: int) -> None:
     """The script doesn't hear of it: PyTorch would have any line of it raise that."""

@@ -83,6 +83,7 @@ class Training:
         }  # fmt: skip
 
 
+@pytest.mark.slow  # 4 s beside three others
 @pytest.mark.parametrize("keeps", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize(
     "optimizer", [pytest.param(name, marks=[] if name in FEW else pytest.mark.slow) for name in OPTIMIZERS]
@@ -245,6 +246,7 @@ def test_steps_are_counted_where_the_update_looks_for_them(chosen: str, written:
         assert [optimizer.state[weight]["step"].device.type for weight in weights] == [place, place]
 
 
+@pytest.mark.slow  # 4 s beside three others
 def test_scripts_in_which_nothing_can_be_switched_are_told(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
     trial = begin()
     switcher, watches = trial.adapter.switcher(), trial.adapter.watches

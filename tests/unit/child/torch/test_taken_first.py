@@ -61,6 +61,7 @@ def test_nor_are_those_that_are_taken_when_an_optimizer_has_gone(begin: Begin) -
     assert facts["samples"] - 80 * 8 in (0, 2), "its first batch might have had an optimizer of its own"
 
 
+@pytest.mark.slow  # 37 s beside three others
 def test_a_step_counts_once_where_each_has_an_optimizer_of_its_own(begin: Begin) -> None:
     """What its optimizer moved, which was gone by then, passed for an update by hand as well: 80 steps of 40."""
     trial, model = begin(), torch.nn.Linear(4, 1)

@@ -90,6 +90,7 @@ def test_no_steps_go_without_them_that_optimizers_take_by_turns(begin: Begin) ->
     assert trial.steps == len(X)
 
 
+@pytest.mark.slow  # 4 s beside three others
 def test_an_optimizer_that_the_script_drops_is_gone(begin: Begin) -> None:
     begin()
     loop = Loop()
