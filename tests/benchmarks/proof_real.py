@@ -1,6 +1,6 @@
 """How often a study proves a gain, a planted one or none, with real processes on this machine, noise and all.
 
-    python tests/benchmarks/proof_real.py --out aa.jsonl --studies 200
+    python tests/benchmarks/proof_real.py --out aa.jsonl --studies 200 --budget 50
     python tests/benchmarks/proof_real.py --out five.jsonl --studies 60 --gain 5
     python tests/benchmarks/proof_real.py --out aa.jsonl --summary
 
@@ -133,7 +133,7 @@ def truth_of(gain: float) -> tuple[int, float]:
     return every, every / (every - 1) if every else 1.0
 
 
-def plan(folder: Path, seed: int, every: int) -> StudyPlan:
+def plan(folder: Path, seed: int, every: int, budget_s: float | None) -> StudyPlan:
     """A study in which nothing can help but the planted value, with the product's own rules for its finals."""
     script = folder / "train.py"
     source = SCRIPT.replace("FREE", str(every))
@@ -143,23 +143,26 @@ def plan(folder: Path, seed: int, every: int) -> StudyPlan:
         device=cpu_device(), cores=usable_cores(), spare_cores=spare_cores(),
         spaces=Spaces((load_space("torch"),)), objective=load_objective("throughput"), selection=("flavour",),
         trials=3, finals_rounds=StudyPlan.finals_rounds, finalists=StudyPlan.finalists, window=WINDOW, seed=seed,
-        accuracy=AccuracyLimits(max_loss_increase=None), limits=Limits(trial_timeout_s=30.0),
+        budget_s=budget_s, accuracy=AccuracyLimits(max_loss_increase=None), limits=Limits(trial_timeout_s=30.0),
     )  # fmt: skip
 
 
-def study(number: int, *, gain: float, load: bool, spell_s: float, wait_s: float) -> dict[str, Any]:
+def study(
+    number: int, *, gain: float, load: bool, spell_s: float, wait_s: float, budget_s: float | None
+) -> dict[str, Any]:
     """One study's line."""
     every, truth = truth_of(gain)
     waited_s = wait_for_calm(wait_s)
     line: dict[str, Any] = {
-        "study": number, "load": load, "at": round(time.time()), "waited_s": round(waited_s, 1), "commit": COMMIT
+        "study": number, "load": load, "at": round(time.time()), "waited_s": round(waited_s, 1), "commit": COMMIT,
+        "budget_s": budget_s, "cores": usable_cores(),
     }  # fmt: skip
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as resources:
         if load:
             resources.enter_context(foreign_load(spell_s, number))
         try:
-            planned, runner, stop = plan(Path(folder), number, every), ProcessRunner(), threading.Event()
+            planned, runner, stop = plan(Path(folder), number, every, budget_s), ProcessRunner(), threading.Event()
             result = run_study(planned, runner, StructuredSampler(), lambda event: None, stop)
         except AutotuneError as error:
             line |= {"verdict": "error", "finals": "none", "error": f"{error.slug}: {error.message}"}
@@ -229,6 +232,7 @@ def main() -> None:
     parser.add_argument("--calm", action="store_true", help="no load beside any study")
     parser.add_argument("--spell", type=float, default=3.0)
     parser.add_argument("--wait", type=float, default=60.0)
+    parser.add_argument("--budget", type=float, help="seconds for each study (default: none)")
     parser.add_argument("--summary", action="store_true", help="runs nothing")
     options = parser.parse_args()
     lines = finished(options.out)
@@ -236,7 +240,8 @@ def main() -> None:
     while not options.summary and len(lines) < options.studies and time.monotonic() < until:
         number = len(lines)
         load = number % 2 == 1 and not options.calm
-        lines.append(study(number, gain=options.gain, load=load, spell_s=options.spell, wait_s=options.wait))
+        wanted = {"gain": options.gain, "load": load, "spell_s": options.spell, "wait_s": options.wait}
+        lines.append(study(number, **wanted, budget_s=options.budget))
         append(options.out, lines[-1])
         print(lines[-1], flush=True)
     print(summary(lines))
