@@ -25,9 +25,16 @@ class Rows(torch.utils.data.Dataset[Any]):  # type: ignore[misc]  # PyTorch may 
         return (x if self.transform is None else self.transform(x)), self.y[index]
 
 
-def left_out(begin: Begin, dataset: Any, each: Callable[[], None] = lambda: None, **options: Any) -> dict[str, str]:
-    """Knob → why it is left out, of a script that trains on the dataset for two epochs; and what is remarked."""
+def left_out(
+    begin: Begin, dataset: Any, each: Callable[[], None] = lambda: None,
+    *, before: Callable[[], None] = lambda: None, **options: Any,
+) -> dict[str, str]:  # fmt: skip
+    """Knob → why it is left out, of a script that trains on the dataset for two epochs; and what is remarked.
+
+    ``each`` is called after each step, ``before`` ahead of the first epoch.
+    """
     trial = begin()
+    before()
     loader = torch.utils.data.DataLoader(dataset, batch_size=4, **options)
     model = torch.nn.Linear(5, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

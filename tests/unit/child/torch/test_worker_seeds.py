@@ -80,6 +80,19 @@ def test_nor_are_they_where_the_data_draw_nothing(begin: Begin, shuffle: bool) -
     assert left_out(begin, Rows(), worker_init_fn=by_constant, shuffle=shuffle) == {}
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_what_another_loader_gave_before_says_nothing_of_the_data_that_train(begin: Begin, *, many: bool) -> None:
+    """As where a script evaluates its model before the first epoch: all looks went into data that draw nothing."""
+
+    def evaluate() -> None:
+        for _ in range(3 if many else 1):
+            for _ in torch.utils.data.DataLoader(Rows(), batch_size=4, worker_init_fn=by_constant):
+                pass
+
+    found = left_out(begin, Rows(noisy), before=evaluate, worker_init_fn=by_constant)
+    assert found == {"num_workers": ALIKE}
+
+
 @pytest.mark.slow  # starts workers
 def test_what_it_is_about() -> None:
     """Workers of each epoch draw what those of the epoch before drew."""
