@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import sys
 from types import ModuleType
@@ -25,7 +26,7 @@ class Draws:
             return True
         if self._cuda is not None and now._cuda is not None and not same(self._cuda, now._cuda):
             return True
-        return self._numpy is not None and [str(x) for x in self._numpy] != [str(x) for x in now._numpy or ()]
+        return self._numpy is not None and pickle.dumps(self._numpy) != pickle.dumps(now._numpy)
 
     def put_back(self) -> None:
         """As they stood."""

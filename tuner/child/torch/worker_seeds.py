@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ..identities import ByIdentity
 from .draws import Draws
 from .reached import functions, seeds
 from .types import DataLoader, LoaderIterator, Result
@@ -24,7 +25,8 @@ _ANEW = frozenset({
 """Names by which code reaches a number that is another one in each worker that is started."""
 _COURSE = ("epoch", "step", "iter", "round", "pass")
 """Parts of the names of what a script counts up."""
-_MOST_LOOKS = 6
+_MOST_LOOKS, _MOST_LOADERS = 6, 8
+"""So many batches are looked at of each of so many loaders: one that only evaluates may be the first."""
 
 
 class SeedWatch:
@@ -32,7 +34,8 @@ class SeedWatch:
 
     def __init__(self) -> None:
         self._alike: weakref.WeakKeyDictionary[LoaderIterator, bool] = weakref.WeakKeyDictionary()
-        self._looks = 0
+        self._looks: ByIdentity[int] = ByIdentity()
+        self._loaders = 0
         self._drawing: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
 
     def fetch(
@@ -42,14 +45,22 @@ class SeedWatch:
         alike = self._alike.get(iterator)
         if alike is None and loader is not None and not loader.num_workers:
             self._alike[iterator] = seeds_alike(getattr(loader, "worker_init_fn", None))
-        if not alike or self._looks >= _MOST_LOOKS:
+        if not alike or loader is None or not self._may_look(loader):
             return original(iterator)
-        self._looks += 1
         drawn = Draws(sys.modules["torch"])
         batch = original(iterator)
         if drawn.moved():
             self._drawing.add(iterator)
         return batch
+
+    def _may_look(self, loader: DataLoader) -> bool:
+        """Whether this batch of the loader's is looked at; it counts as one that is."""
+        looks = self._looks.get(loader, 0)
+        self._loaders += not looks
+        may_look = looks < _MOST_LOOKS and self._loaders <= _MOST_LOADERS
+        if may_look:
+            self._looks[loader] = looks + 1
+        return may_look
 
     def draws(self, iterator: LoaderIterator) -> bool:
         """Whether its batches were seen to draw numbers that workers would draw alike in each epoch."""
