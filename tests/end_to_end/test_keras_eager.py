@@ -24,6 +24,9 @@ def train(name: str) -> None:
         def compute_loss(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None, training: bool = True) -> Any:
             return super().compute_loss(x, y, y_pred, sample_weight) + self.beta * k.ops.mean(y_pred)
 
+        def be_warm(self, warmth: float) -> None:
+            self.beta = warmth
+
     class Later(k.callbacks.Callback):  # type: ignore[misc, name-defined]  # likewise
         pass
 
@@ -35,13 +38,17 @@ def train(name: str) -> None:
         if epoch:
             self.model.beta = 1.0
 
+    def method(self: Any, epoch: int, logs: Any = None) -> None:
+        if epoch:
+            self.model.be_warm(1.0)
+
     def best(self: Any, epoch: int, logs: Any = None) -> None:
         self.model.best = self.beta = epoch
 
     def stopping(self: Any, epoch: int, logs: Any = None) -> None:
         self.model.stop_training = epoch > 9
 
-    Later.on_epoch_begin = {each.__name__: each for each in (rate, beta, best, stopping)}[name]
+    Later.on_epoch_begin = {each.__name__: each for each in (rate, beta, method, best, stopping)}[name]
     made = Own([k.Input((4,)), k.layers.Dropout(0.1), k.layers.Dense(1)])
     made.compile("sgd", "mse", run_eagerly=True)
     made.fit(*arrays(24), batch_size=8, verbose=0, callbacks=[Later()])
@@ -51,6 +58,7 @@ def train(name: str) -> None:
     ("name", "why"),
     [
         ("beta", "Later sets beta, which the step reads"),
+        pytest.param("method", "Later sets beta, which the step reads", marks=pytest.mark.slow),  # likewise
         pytest.param("rate", "Later sets rate, which the step reads", marks=pytest.mark.slow),  # as beta
         ("best", ""),
         pytest.param("stopping", "", marks=pytest.mark.slow),  # as best
