@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from ..call_sites import codes
+from ..call_sites import codes, is_library
 
 BATCH_METHODS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 _ONLY_SHOW = frozenset({"keras", "tqdm", "wandb", "mlflow", "comet_ml", "neptune", "clearml", "tensorboard", "swanlab"})
 """Packages whose callbacks show or log what they are told with a batch, and change nothing in the training."""
 _LIBRARIES = _ONLY_SHOW | {"builtins"}
 _RATES = frozenset({"learning_rate", "lr"})
+_STEP = ("__init__", "build", "call", "compute_loss", "train_step", "test_step", "predict_step")
+"""Methods of models that callbacks don't call for what they set."""
 
 
 def listed(callbacks: object) -> list[object]:
@@ -45,15 +47,34 @@ def sets_rate(callbacks: Iterable[object]) -> bool:
     return scheduled or not _RATES.isdisjoint(stored(callbacks))
 
 
-def stored(callbacks: Iterable[object]) -> dict[str, str]:
-    """Attributes that code of the script's own sets on something else than the callback itself, as far as it shows,
-    by the name of the callback. What ``__init__`` sets is there before the training.
+def stored(callbacks: Iterable[object], models: Iterable[type] = ()) -> dict[str, str]:
+    """Attributes that code of the script's own sets on something else than the callback itself, or items of them, as
+    far as it shows, by the name of the callback; what it calls sets them, too. What ``__init__`` sets is there before
+    the training. ``models``: the script's own classes of its model and layers, whose methods it may call.
     """
+    members = [member for kind in models for member in vars(kind).items()]
+    methods = [(name, member) for name, member in members if isinstance(member, FunctionType)]
     found: dict[str, str] = {}
     for callback in callbacks:
-        for code in _own_code(callback):
-            found.update(dict.fromkeys(_stored_in(code), type(callback).__name__))
+        named = set[str]()
+        for function, own in _own_functions(callback):
+            for code in codes(function.__code__):
+                named.update(code.co_names)
+                given = _given(callback, code) if "setattr" in code.co_names else ()
+                found.update(dict.fromkeys([*_stored_in(code, own), *given], type(callback).__name__))
+        found.update(dict.fromkeys(_set_by(methods, named), type(callback).__name__))
     return found
+
+
+def _set_by(methods: Sequence[tuple[str, FunctionType]], named: Collection[str]) -> Iterator[str]:
+    """Attributes that those of the methods set that are named, and those that they call; not what the step's set."""
+    known, waiting = {*_STEP}, set(named)
+    while waiting:
+        called = [function for name, function in methods if name in waiting - known]
+        known |= waiting
+        reached = [code for function in called for code in codes(function.__code__)]
+        waiting = {name for code in reached for name in code.co_names} - known
+        yield from (name for code in reached for name in _stored_in(code, ()))
 
 
 def lowers_rate(callbacks: Iterable[object]) -> bool:
@@ -61,18 +82,32 @@ def lowers_rate(callbacks: Iterable[object]) -> bool:
     return any("ReduceLROnPlateau" in type(callback).__name__ for callback in callbacks)
 
 
-def _own_code(callback: object) -> Iterator[CodeType]:
-    """Of the methods of the script's own classes, and of the functions that the callback was given."""
+def _own_functions(callback: object) -> Iterator[tuple[FunctionType, Collection[str]]]:
+    """The methods of the script's own classes, the functions that the callback was given, and the script's functions
+    that these name; each with the names by which it knows the callback.
+    """
     owners = [cls for cls in type(callback).__mro__ if cls.__module__.partition(".")[0] not in _LIBRARIES]
     functions = [value for cls in owners for name, value in vars(cls).items() if name != "__init__"]
     for function in (*functions, *getattr(callback, "__dict__", {}).values()):
         plain = function.__func__ if isinstance(function, (MethodType, staticmethod, classmethod)) else function
         if isinstance(plain, FunctionType):
-            yield from codes(plain.__code__)
+            yield plain, {"self", *plain.__code__.co_varnames[:1]}
+            held = plain.__globals__
+            named = dict.fromkeys(name for code in codes(plain.__code__) for name in code.co_names)
+            for other in (held.get(name) for name in named):
+                if isinstance(other, FunctionType) and not is_library(other.__code__.co_filename):
+                    yield other, ()
 
 
-def _stored_in(code: CodeType) -> Iterator[str]:
-    own, held = {"self", *code.co_varnames[:1]}, ""  # a function within a method knows the callback by its name alone
+def _given(callback: object, code: CodeType) -> Iterator[str]:
+    """Names that the callback keeps in attributes which a code reads, and may set by."""
+    held = getattr(callback, "__dict__", {})
+    yield from (value for name in code.co_names if isinstance(value := held.get(name), str) and value.isidentifier())
+
+
+def _stored_in(code: CodeType, own: Collection[str]) -> Iterator[str]:
+    """``own``: the names of what isn't told of; a function within a method knows the callback by its name alone."""
+    held = ""
     instructions = list(dis.get_instructions(code))
     added_to: dict[str, str] = {}  # what ``self.count += 1`` sets it on is loaded, and copied, first
     for each, following in zip(instructions, [*instructions[1:], None], strict=True):
@@ -88,10 +123,20 @@ def _stored_in(code: CodeType) -> Iterator[str]:
             held = added_to.get(str(following.argval), "")
         else:
             held = ""
+    yield from _items_stored_in(instructions, own)
     if "setattr" in code.co_names:
         yield from (each for each in code.co_consts if isinstance(each, str) and each.isidentifier())
     if "assign" in code.co_names:
         yield from _RATES.intersection(code.co_names)
+
+
+def _items_stored_in(instructions: Sequence[dis.Instruction], own: Collection[str]) -> Iterator[str]:
+    """Attributes of others of which a code sets an item: ``self.model.shares["kl"] = 0.5``, or ``+=``."""
+    for holder, attribute, key, sets in zip(*(instructions[place:] for place in range(4)), strict=False):
+        is_own = holder.opname.startswith("LOAD_FAST") and holder.argval in own
+        into = sets.opname in ("STORE_SUBSCR", "COPY", "DUP_TOP_TWO") and key.opname.startswith("LOAD_")
+        if attribute.opname == "LOAD_ATTR" and into and not is_own:
+            yield str(attribute.argval)
 
 
 def _is_own(callback: object, method: str) -> bool:

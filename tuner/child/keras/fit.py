@@ -18,7 +18,7 @@ from ..tensorflow import FRAMEWORK
 from ..tensorflow.data.watch import DatasetWatch
 from ..tensorflow.loops import LoopWatch
 from ..tensorflow.types import Result
-from . import callbacks, settings
+from . import callbacks, freezing, settings
 from .devices import DistributionWatch
 from .fit_call import DRAWN_ALIKE, FitCall, Nesting
 from .masks import MaskWatch
@@ -165,7 +165,7 @@ class FitWatch:
         return FitCall(
             model, self._kind_of(x), custom_step=has_own_step(type(model)),
             sets_rate=callbacks.sets_rate(listed), lowers_rate=callbacks.lowers_rate(listed),
-            stored=callbacks.stored(listed), acts_by_batch=callbacks.acts_by_batch(listed),
+            stored=callbacks.stored(listed, freezing.own_kinds(model)), acts_by_batch=callbacks.acts_by_batch(listed),
             saves_by_batch=callbacks.saves_by_batch(listed), epoch_steps=int(arguments.get("steps_per_epoch") or 0),
             validation_steps=int(arguments.get("validation_steps") or 0),
             dataset=weakref.ref(x) if _is_dataset(x) else lambda: None,

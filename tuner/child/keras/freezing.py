@@ -16,6 +16,7 @@ from .types import Model
 
 _SEEN_ANYWAY = frozenset({"stop_training", "learning_rate", "lr"})
 """Keras asks for these, or holds them in variables."""
+_LIBRARIES = ("builtins", "tensorflow", "keras", "torch")
 DRAWS = "traced again the step comes out another way: what Python draws or decides in it stands still in the graph"
 
 
@@ -42,15 +43,22 @@ def what_is_set(model: Model, stored: Mapping[str, str]) -> str:
     return f"{stored[name]} sets {name}, which the step reads, and which would stand still in a graph" if name else ""
 
 
+def own_kinds(model: Model) -> list[type]:
+    """The script's own classes of a model and its layers, as far as these are made."""
+    return [kind for kind in _kinds(model) if kind.__module__.partition(".")[0] not in _LIBRARIES]
+
+
+def _kinds(model: Model) -> dict[type, None]:
+    return dict.fromkeys(cls for layer in model._flatten_layers() for cls in type(layer).__mro__)
+
+
 def _read_by(model: Model) -> Iterator[str]:
     """Names in the code of the script's own models and layers, and in what Keras' layers compute by."""
-    kinds = {cls for layer in model._flatten_layers() for cls in type(layer).__mro__}
-    for kind in kinds:
-        package = kind.__module__.partition(".")[0]
-        if package in ("builtins", "tensorflow") or (package == "keras" and ".layers." not in kind.__module__):
-            continue
+    own = own_kinds(model)
+    for kind in _kinds(model):
         held = vars(kind)
-        functions = [held.get("call")] if package == "keras" else held.values()
+        is_layer = kind.__module__.startswith("keras.") and ".layers." in kind.__module__
+        functions = held.values() if kind in own else [held.get("call")] if is_layer else []
         for function in functions:
             if isinstance(function, FunctionType):
                 yield from (name for each in codes(function.__code__) for name in each.co_names)

@@ -38,6 +38,44 @@ class ByName:
         setattr(self.model, "gamma", epoch)  # noqa: B010  # as scripts do
 
 
+class Given:
+    """Is told what to set, as one that serves several models is."""
+    model: Any
+
+    def __init__(self, name: str) -> None:
+        self.name, self.monitor = name, "loss"
+
+    def on_epoch_end(self, epoch: int) -> None:
+        setattr(self.model, self.name, epoch)
+
+    def on_train_end(self) -> None:
+        print(self.monitor)
+
+
+def anneal(model: Any, epoch: int) -> None:
+    model.warmth = epoch
+
+
+class Apart:
+    model: Any
+
+    def __init__(self) -> None:
+        self.seen = {"loss": 0.0}
+
+    def on_epoch_end(self, epoch: int) -> None:
+        self.seen["loss"] = epoch
+        anneal(self.model, epoch)
+        self.model.shares["kl"] = epoch
+        self.model.parts[epoch] += 1
+
+
+class Through:
+    model: Any
+
+    def on_epoch_end(self, epoch: int) -> None:
+        self.model.set_share(epoch)
+
+
 class Later:
     model: Any
 
@@ -69,6 +107,25 @@ def test_what_is_set_on_others_is_told_with_who_sets_it() -> None:
     assert stored([Annealing(Model())]) == dict.fromkeys(("rate", "beta", "seen"), "Annealing")
     assert stored([ByName()]) == {"gamma": "ByName"}
     assert "delta" in stored([given])
+    assert stored([Given("alpha")]) == {"alpha": "Given"}
+    assert stored([Apart()]) == dict.fromkeys(("shares", "parts", "warmth"), "Apart")
+
+
+def test_what_a_method_of_the_model_sets_for_a_callback_is_told_as_what_that_sets() -> None:
+    class Model:
+        share = 0.0
+
+        def train_step(self, data: Any) -> None:
+            self.steps = 1
+
+        def set_share(self, share: float) -> None:
+            self._take(share)
+
+        def _take(self, share: float) -> None:
+            self.share = share
+
+    assert stored([Through()], [Model]) == {"share": "Through"}
+    assert stored([Reading()], [Model]) == {}
 
 
 @pytest.mark.parametrize(("callback", "sets"), [(Later, True), (Assigning, True), (Reading, False)])
