@@ -32,7 +32,7 @@ class Metrics:
         if not isinstance(value, (SupportsFloat, str)):
             return
         try:
-            metric = Metric(name, _number(value), self._clock.total_samples)
+            metric = Metric(name, number_of(value), self._clock.total_samples)
         except (TypeError, ValueError, RuntimeError, Warning):
             return  # loggers take more than numbers: the text of a blob's name, a tensor of several values
         if name in self._logged:
@@ -56,7 +56,7 @@ def told_numbers(metrics: Mapping[str, SupportsFloat], remark: Callable[[str], N
     told = {}
     for name, value in metrics.items():
         try:
-            number = _number(value)
+            number = number_of(value)
         except Exception:  # whatever the type's own conversion raises
             remark(f"tuner.report({name}=...) was given what is no number, which is passed over")
             continue
@@ -67,7 +67,7 @@ def told_numbers(metrics: Mapping[str, SupportsFloat], remark: Callable[[str], N
     return told
 
 
-def _number(value: Any) -> float:
+def number_of(value: Any) -> float:
     """As ``float`` gives it, without the warnings of PyTorch and NumPy: a script may have made them errors."""
     for call in ("detach", "item"):  # of a tensor that wants a gradient, of an array of one value
         method = getattr(value, call, None)

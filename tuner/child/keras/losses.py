@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, SupportsFloat, TypeVar
 
+from ..metrics import number_of
 from .on_batch import OnBatchWatch
 from .types import Model
 from .watches import Watches
@@ -50,7 +51,7 @@ class LossReader:
             }
         logs = fits.steps.logs
         figures = {name: value for name, value in logs.items() if "loss" in name and isinstance(value, SupportsFloat)}
-        return {name: float(value) for name, value in _whole_or_all(figures).items()}
+        return {name: number_of(value) for name, value in _whole_or_all(figures).items()}
 
     def _averaged(self, watches: Watches, on_batch: OnBatchWatch) -> dict[str, float]:
         """Of ``train_on_batch`` where Keras gives the mean of all its calls so far; none elsewhere."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, SupportsFloat
 
 from ..leader import Turns
+from ..metrics import number_of
 from ..patches import patch
 from ..session import Session
 from ..tensorflow import FRAMEWORK
@@ -153,4 +154,4 @@ def _loss_in(result: object) -> float | None:
         result = result.get("loss")
     elif isinstance(result, (list, tuple)):
         result = result[0] if result else None
-    return float(result) if isinstance(result, SupportsFloat) else None
+    return number_of(result) if isinstance(result, SupportsFloat) else None
