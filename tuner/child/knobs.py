@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from . import evidence
@@ -12,6 +12,7 @@ from .records import Evidence, KnobReport, Value
 
 EFFECTIVE_BATCH = ("batch_size", "grad_accumulation")
 """The knobs that decide on how many samples an optimizer step trains."""
+FAILED = "a look at what ran failed, which is a fault of autotune's"
 
 
 def not_as_studied(whose: str, size: object, known: Value | None) -> str:
@@ -92,6 +93,21 @@ class Knobs:
             self.delegate(knob)
 
     # what is reported
+
+    def look(self, looks: Iterable[Callable[[], None]], note: Callable[[str], None]) -> None:
+        """Does all of these looks at what ran, which report knobs. What goes wrong in one is noted, and costs no other;
+        knobs of ours of which nothing was reported can't be told then.
+        """
+        failed = False
+        for look in looks:
+            try:
+                look()
+            except Exception as error:
+                note(f"observation failed: {type(error).__name__}: {error}")
+                failed = True
+        for knob in self.requested if failed else ():
+            if self.wants(knob) and knob not in self.reported:
+                self.report(knob, Finding(Evidence.UNVERIFIABLE, FAILED))
 
     def compare(self, knob: str, observed: object, *, sites: int = 1, changed: int = 1, why: str = "") -> None:
         """Reports a requested knob by what ran, in the config's own words; see ``evidence.compare``."""

@@ -104,3 +104,19 @@ def test_what_was_not_asked_for_is_not_reported() -> None:
     knobs, log = _knobs({})
     knobs.inapplicable("batch_size", "no loader")
     assert log.records == []
+
+
+def test_a_look_that_fails_costs_no_other_and_leaves_a_mark() -> None:
+    """A knob of which nothing was reported went for one that took effect."""
+    knobs, log = _knobs({"precision": "bf16", "threads": 2, "workers": 4, "batch_size": 8}, ("batch_size",))
+    notes: list[str] = []
+
+    def fails() -> None:
+        raise AttributeError("no dtype")
+
+    looks = (lambda: knobs.compare("workers", 4), fails, lambda: knobs.compare("threads", 2))
+    knobs.look(looks, notes.append)
+    assert notes == ["observation failed: AttributeError: no dtype"]
+    assert {report["knob"]: report["evidence"] for report in log.of("knob")} == {
+        "workers": "verified", "threads": "verified", "precision": "unverifiable",
+    }  # fmt: skip

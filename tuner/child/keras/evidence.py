@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from .. import allocator
 from ..evidence import Finding, SetBy, compare, number_format
@@ -50,11 +50,22 @@ class Observation:
 
     def observe(self) -> None:
         """Facts and evidence. What goes wrong here is noted: the figures stand all the same."""
-        for part in (self._script, self._data, self._device, self._knobs):
-            try:
-                part()
-            except Exception as error:
-                self.session.note(f"observation failed: {type(error).__name__}: {error}")
+        self.session.knobs.look(self._looks(), self.session.note)
+
+    def _looks(self) -> Iterator[Callable[[], None]]:
+        """Each by itself: what goes wrong in one costs no other."""
+        config, optimizers, mixed = self.session.request.config, self.watches.optimizers, self.watches.mixed_precision
+        yield from (self._script, self._data, self._device, self._device_evidence)
+        yield from (lambda: allocator.report(self.session.knobs), lambda: threads.report(self.session, self.watches))
+        if mixed is not None:
+            yield from (mixed.report, lambda: mixed.written(self.watches.backend, self._products()))
+        if "precision" in config:
+            yield self._precision_evidence
+        if "lr_scale" in config:
+            yield self._rate_evidence
+        yield self._step_evidence
+        if optimizers is not None and not optimizers.rates.dropped:
+            yield self.watches.trajectory.report
 
     def _script(self) -> None:
         session, watches, facts = self.session, self.watches, self.session.facts
@@ -240,31 +251,20 @@ class Observation:
             return "the training step fetches its batches by the iterator of a strategy"
         return ""
 
-    # evidence
-
-    def _knobs(self) -> None:
-        allocator.report(self.session.knobs)
-        if self.watches.mixed_precision is not None:
-            self.watches.mixed_precision.report()
-            self.watches.mixed_precision.written(self.watches.backend, self._products())
+    def _device_evidence(self) -> None:
         config, call, strategies = self.session.request.config, self.call, self.watches.strategies
-        threads.report(self.session, self.watches)
         if "memory_growth" in config:
             self._compare("memory_growth", self.session.facts.as_written.get("memory_growth"))
         if "strategy" in config and self.watches.backend != "tensorflow":
             self.session.knobs.inapplicable("strategy", elsewhere(self.watches.backend), sites=0)
         elif "strategy" in config and strategies is not None:
             self._compare("strategy", strategies.in_use(call.model if call is not None else None))
-        if "precision" in config:
-            self._precision_evidence()
-        if "lr_scale" in config:
-            self._rate_evidence()
-        if call is not None and self.steps is not None:
-            self._fit_evidence(call, self.steps)
+
+    def _step_evidence(self) -> None:
+        if self.call is not None and self.steps is not None:
+            self._fit_evidence(self.call, self.steps)
         elif self.session.knobs.wants("grad_accumulation"):  # nobody makes a step of several batches here
             self._compare("grad_accumulation", 1, why=self.session.facts.left_out["grad_accumulation"])
-        if self.watches.optimizers is not None and not self.watches.optimizers.rates.dropped:
-            self.watches.trajectory.report()
 
     def _fit_evidence(self, call: FitCall, steps: StepWatch) -> None:
         config = self.session.request.config

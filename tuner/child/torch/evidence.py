@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from .. import allocator
 from ..evidence import Finding, number_format
 from ..records import Compile, Evidence
@@ -37,12 +39,17 @@ class Observation:
         """Facts and evidence. What goes wrong here is noted: the figures stand all the same."""
         if self._trained_elsewhere():
             return
-        for part in (self._device, self._script, self._knobs):
-            try:
-                part()
-            except Exception as error:
-                self.session.note(f"observation failed: {type(error).__name__}: {error}")
+        self.session.knobs.look(self._looks(), self.session.note)
         self.watches.ranks.observe()
+
+    def _looks(self) -> Iterator[Callable[[], None]]:
+        """Each by itself: what goes wrong in one costs no other."""
+        yield from (self._device, self._script, self._loaders_evidence, self._module_evidence, self._step_evidence)
+        yield from (self.watches.ddp.report, self.watches.xla_loaders.options.report, self.steps.rates.observe)
+        if self.sources.primary is None:
+            yield self.watches.own_batches.observe
+        yield from (self.steps.trajectory.report, self._settings_evidence)
+        yield lambda: allocator.report(self.session.knobs)
 
     def _trained_elsewhere(self) -> bool:
         """Whether no parameter was on the study's device: its figures would tell of another one.
@@ -180,22 +187,15 @@ class Observation:
 
     # evidence
 
-    def _knobs(self) -> None:
-        knobs, torch = self.session.knobs, self.torch
+    def _loaders_evidence(self) -> None:
         for knob in LOADER_KNOBS:
-            if knob in knobs.requested:
+            if knob in self.session.knobs.requested:
                 self._loader_evidence(knob)
-        self._module_evidence()
-        self._step_evidence()
-        self.watches.ddp.report()
-        self.watches.xla_loaders.options.report()
-        self.steps.rates.observe()
-        if self.sources.primary is None:
-            self.watches.own_batches.observe()
-        self.steps.trajectory.report()
+
+    def _settings_evidence(self) -> None:
+        knobs, torch = self.session.knobs, self.torch
         if "threads" in knobs.requested:
             knobs.compare("threads", torch.get_num_threads())
-        allocator.report(knobs)
         if "cudnn_benchmark" in knobs.requested:
             knobs.compare("cudnn_benchmark", bool(torch.backends.cudnn.benchmark))
 
