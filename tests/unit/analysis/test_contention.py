@@ -72,6 +72,14 @@ def test_by_turns_a_run_was_as_busy_as_what_it_is_held_against(own: float, besid
     assert disturbance(outcome, CPU)[1] == pytest.approx(mean / CPU.allowed_foreign_cpus())
 
 
+@pytest.mark.parametrize(("own", "beside", "busy"), [(0.0, 0.9, True), (0.9, 0.0, False), (2.0, 0.2, True)])
+def test_the_side_with_the_longer_turns_counts_for_more_of_them(own: float, beside: float, *, busy: bool) -> None:
+    """What others take varies less in these: counted alike, rounds are kept that favour the shorter turns."""
+    reference = Reference(100.0, Ratio(1.0, 0.9, 1.1), 12, beside, own_share=0.25)
+    run = replace(MEASURED, foreign_cpus=own, turns=12, reference=reference)
+    assert bool(contaminated_by(run, CPU, 1.0)) is busy
+
+
 @pytest.mark.parametrize(("own", "foreign", "busy"), [(3.0, 8.0, False), (6.0, 8.0, True), (1.0, 12.0, True)])
 def test_beside_an_accelerator_cores_that_stay_idle_are_nobodys(own: float, foreign: float, busy: bool) -> None:
     feeding = Host(16, FOREIGN_SHARE_BESIDE_A_DEVICE, feeds=True)
