@@ -70,10 +70,9 @@ class LossSeries:
 
 @dataclass(frozen=True)
 class CardUse:
-    """What the driver said of a CUDA card during the window; None where it can't tell.
-
-    ``sm_mhz`` is the median of the multiprocessors' clock. ``throttle_reasons`` are NVML's bits, of all readings
-    together. ``foreign_share`` is the part of the multiprocessors' time in which other processes ran there.
+    """What the driver said of a CUDA card during the window; None where it can't tell. ``sm_mhz`` is the median of the
+    multiprocessors' clock. ``throttle_reasons`` are NVML's bits, of all readings together. ``foreign_share`` is the
+    part of the multiprocessors' time in which other processes ran there.
     """
 
     readings: int
@@ -114,15 +113,16 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Reference:
-    """The script as written in the turns between a trial's own: what the trial is held against. ``rate`` is in the
-    trial's unit per second; ``gain`` is the trial's rate to it, by ``pairs`` of turns. ``foreign_cpus`` are the cores
-    that others had in those of the script as written; None where an earlier version measured.
+    """What a trial is held against: the script as written in the turns between its own. ``rate`` is in the trial's unit
+    per second, ``gain`` its rate to that, by ``pairs`` of turns. ``foreign_cpus`` are the cores that others had in its
+    turns, ``own_share`` is the trial's part of the seconds of both; None where an earlier version measured.
     """
 
     rate: float
     gain: Ratio
     pairs: int
     foreign_cpus: float | None = None
+    own_share: float | None = None
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,20 @@
 """How often finals by turns say "improved" of equal configs, where other processes come and go in bursts.
 
     python tests/benchmarks/false_improved_by_turns.py [--finals 1000] [--busy 0.6] [--burst 0.08] [--taken 0.4]
-        [--turns 15] [--turn 0.1] [--one-side]
+        [--turns 15] [--turn 0.1] [--longer 1] [--one-side]
 
 On a made-up machine of two cores others are busy for that share of the time, in bursts of so many seconds on average,
-and have ``--taken`` of the cores then; a turn is so much slower. A run has 15 turns of about 0.1 s. Where fewer than
-four pairs of turns are calm all of them count, and the round is left out by what others had. ``--one-side`` goes by the
+and have ``--taken`` of the cores then; a turn is so much slower. A run has 15 turns of about 0.1 s, the candidate's
+``--longer`` times as long. Where fewer than four pairs of turns are calm all of them count, and the round is left out
+by what others had in all seconds of both sides. ``--one-side`` goes by the
 candidate's own turns alone, as versions before this one did: rounds are left out then that made the candidate slow, and
 not those that made slow what it is held against. Prints the share of "improved" with its 95% interval (Wilson), and by
 how much the rounds that count were off.
 
 28 November 2026, ``--finals 600``: 9 of 600 (1.50%, 95% [0.79%, 2.83%]), rounds off by +0.0% in the mean; with
-``--one-side`` 68 of 600 (11.33%, [9.04%, 14.12%]), and by +2.2%.
+``--one-side`` 68 of 600 (11.33%, [9.04%, 14.12%]), and by +2.2%. 29 November 2026, ``--finals 300``: with
+``--longer 3`` 4 of 300, off by +0.3%, with ``--longer 0.33`` 2 of 300, by -0.5%; where both sides counted alike they
+were off by -1.0% and +1.0%.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from support import worlds
 from tuner.analysis.comparison import decide, is_decided, pairs_of
 from tuner.analysis.contention import Host
 from tuner.analysis.schedule import Schedule
-from tuner.analysis.turns import Turn, gain_interval, pairs_of_turns
+from tuner.analysis.turns import Turn, gain_interval, pairs_of_turns, together
 from tuner.devices.base import FOREIGN_SHARE
 from tuner.model import BASELINE, Config, Outcome, Phase, Ratio, Reference, Trial, Verdict
 
@@ -74,7 +77,7 @@ def run_of_both(chance: random.Random, others: Others, options: argparse.Namespa
     sides: tuple[list[Turn], list[Turn]] = ([], [])
     for number in range(2 * options.turns):
         others.share(LEAD_IN_S)
-        seconds = options.turn * chance.uniform(0.5, 1.5)
+        seconds = options.turn * chance.uniform(0.5, 1.5) * (options.longer if number % 2 else 1.0)
         lost = options.taken * others.share(seconds)
         amount = rates[number % 2] * (1 - lost) * math.exp(chance.gauss(0, NOISE)) * seconds
         sides[number % 2].append(Turn(number + 1, amount, seconds, lost))
@@ -82,10 +85,12 @@ def run_of_both(chance: random.Random, others: Others, options: argparse.Namespa
     pairs = pairs_of_turns(own, written)
     found = gain_interval(pairs)
     assert found is not None
-    foreign = [CORES * statistics.fmean(turn.lost for turn in side) for side in zip(*pairs, strict=True)]
+    foreign = [CORES * together(side).lost for side in zip(*pairs, strict=True)]
     low, ratio, high = (math.exp(end) for end in (found.low, found.estimate, found.high))
     rate = sum(turn.amount for turn in own) / sum(turn.seconds for turn in own)
-    beside = Reference(rate / ratio, Ratio(ratio, low, high), len(pairs), None if options.one_side else foreign[1])
+    lengths = [sum(turn.seconds for turn in side) for side in zip(*pairs, strict=True)]
+    others_had = None if options.one_side else foreign[1]
+    beside = Reference(rate / ratio, Ratio(ratio, low, high), len(pairs), others_had, lengths[0] / sum(lengths))
     outcomes = [worlds.measured(each) for each in (rate / ratio, rate)]
     measured = [replace(each.measurement, turns=options.turns) for each in outcomes if each.measurement is not None]
     measured[1] = replace(measured[1], reference=beside, foreign_cpus=foreign[0])
@@ -121,6 +126,7 @@ def main() -> None:
     parser.add_argument("--taken", type=float, default=0.4)
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--turn", type=float, default=0.1)
+    parser.add_argument("--longer", type=float, default=1.0)
     parser.add_argument("--one-side", action="store_true")
     options = parser.parse_args()
     found = [is_improved(seed, options) for seed in range(options.finals)]

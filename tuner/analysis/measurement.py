@@ -198,9 +198,10 @@ def _reference(
         return None
     # What an epoch's start adds to either side is spread over all of its turns alike.
     added = own.slower / slower
-    low, estimate, high = (added * math.exp(min(end, 700.0)) for end in (found.low, found.estimate, found.high))
+    gain = Ratio(*(added * math.exp(min(end, 700.0)) for end in (found.estimate, found.low, found.high)))
     foreign = _foreign_cpus([other for _, other in pairs], samples) if samples else None
-    return Reference(own.rate.estimate / estimate, Ratio(estimate, low, high), len(pairs), foreign)
+    own_s, other_s = (sum(turn.seconds for turn in side) for side in zip(*pairs, strict=True))
+    return Reference(own.rate.estimate / gain.ratio, gain, len(pairs), foreign, own_s / (own_s + other_s))
 
 
 def _foreign_cpus(counting: Sequence[Turn], samples: Sequence[ResourceSample]) -> float:

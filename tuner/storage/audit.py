@@ -165,8 +165,10 @@ def _differences(stored: Measurement, derived: Measurement | None) -> list[str]:
             own, again = own or None, again or None  # earlier versions wrote 0 where nobody told
         if field_.name in ("warmup_extra_s", "spared_s") and own is None:
             continue  # earlier versions knew none
-        if isinstance(own, Reference) and isinstance(again, Reference) and own.foreign_cpus is None:
-            again = replace(again, foreign_cpus=None)  # nor that
+        if isinstance(own, Reference) and isinstance(again, Reference):  # nor these
+            foreign = None if own.foreign_cpus is None else again.foreign_cpus
+            share = None if own.own_share is None else again.own_share
+            again = replace(again, foreign_cpus=foreign, own_share=share)
         if not _same(own, again) and MASK not in repr(own):
             different.append(f"{field_.name} is {_short(own)}, its records give {_short(again)}")
     return different

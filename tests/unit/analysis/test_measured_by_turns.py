@@ -42,6 +42,7 @@ def test_the_gain_is_that_of_the_turns() -> None:
     assert found.reference is not None and found.turns == 12
     assert found.reference.gain.ratio == pytest.approx(1.5)
     assert found.reference.rate == pytest.approx(200.0) and found.reference.pairs == 12
+    assert found.reference.own_share == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(("own", "theirs"), [(True, False), (False, True), (True, True)])

@@ -57,9 +57,10 @@ def test_no_figure_of_a_measurement_is_left_out() -> None:
 @pytest.mark.parametrize("place", ["best.json", "trials", "probe"])
 def test_what_a_trial_by_turns_is_held_against_is_shown(place: str) -> None:
     """``trials --json`` ended with a fault of its own wherever trials had taken turns."""
-    by_turns = replace(made_up.FASTER, turns=24, reference=Reference(1000.0, Ratio(1.5, 1.4, math.inf), 12, 0.3))
+    by_turns = replace(made_up.FASTER, turns=24, reference=Reference(1000.0, Ratio(1.5, 1.4, math.inf), 12, 0.3, 0.4))
     found = dict(measurements(by_turns))[place]["reference"]
-    assert found == {"rate": 1000.0, "gain": {"ratio": 1.5, "low": 1.4, "high": None}, "pairs": 12, "foreign_cpus": 0.3}
+    assert found.pop("gain") == {"ratio": 1.5, "low": 1.4, "high": None}
+    assert found == {"rate": 1000.0, "pairs": 12, "foreign_cpus": 0.3, "own_share": 0.4}
 
 
 @pytest.mark.parametrize("place", ["best.json", "trials", "waterfall", "probe"])

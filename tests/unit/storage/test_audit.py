@@ -124,6 +124,9 @@ def test_what_others_had_of_the_other_side_is_checked_where_it_was_stored(tmp_pa
     for foreign, found in ((measured.reference.foreign_cpus, 0), (None, 0), (0.0, 1)):  # earlier versions knew none
         stored = replace(measured, reference=replace(measured.reference, foreign_cpus=foreign))
         assert len(different(tmp_path, [with_figures(trial, stored)])) == found
+    for share, found in ((None, 0), (0.9, 1)):
+        stored = replace(measured, reference=replace(measured.reference, own_share=share))
+        assert len(different(tmp_path, [with_figures(trial, stored)])) == found
     other = replace(measured, reference=replace(measured.reference, foreign_cpus=None, rate=1.0))
     assert len(different(tmp_path, [with_figures(trial, other)])) == 1
 
