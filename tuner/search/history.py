@@ -123,7 +123,7 @@ class History:
         if not self.space.axes or not len(self.tried):
             return None
         told = self.objective.is_rate and self._more_by_start(Config()) <= MOST_BIAS
-        ranking = self.ranking if told else {}
+        ranking = {config: each for config, each in self.ranking.items() if told and not self._starts_late(config)}
         beside = ranked_readings(self.space, ranking, self._loaders, calm=self._was_calm)
         return GainModel(self.space.axes, self.tried, beside)
 
@@ -231,6 +231,14 @@ class History:
         planned = self.objective.planned_samples
         measured = self._measured(config) if planned is not None else None
         return 1.0 if planned is None or measured is None else 1 + measured.paid_once_s * measured.rate / planned
+
+    def _starts_late(self, config: Config) -> bool:
+        """Whether a trial of it, or of another one that compiles the same, paid more once than a rate may leave out."""
+        late = {axis.knob.name for axis in self.space.axes if axis.knob.late}
+        compiles = {name: value for name, value in config.items() if name in late}
+        tried = {trial.config for trial in self.trials}
+        alike = (one for one in tried if one == config or (compiles and compiles.items() <= one.items()))
+        return any(self._more_by_start(one) > MOST_BIAS for one in alike)
 
     def forecast(self, config: Mapping[str, Value]) -> Forecast | None:
         """The config's peak memory in bytes, None where too little is known."""
