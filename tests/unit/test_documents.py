@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -59,6 +60,24 @@ def broken_links(path: Path, text: str) -> list[str]:
             if not document.is_file() or anchor not in anchors(document):
                 broken.append(target)
     return broken
+
+
+def taken_apart(text: str) -> list[str]:
+    """The commands with a placeholder that a shell takes for several: a ``|`` in it stands in no quotes."""
+    shown = [line.strip() for line in text.replace("\\\n", " ").splitlines() if line.startswith("    ")]
+    commands = [line for line in (*shown, *re.findall(r"`([^`]+)`", text)) if line.startswith("autotune ")]
+    words = {line: shlex.shlex(line, posix=True, punctuation_chars="|") for line in commands if "={" in line}
+    return [line for line, split in words.items() if "|" in split]
+
+
+@pytest.mark.parametrize("name", documents())
+def test_every_command_with_a_placeholder_is_one_to_a_shell(name: str) -> None:
+    assert taken_apart((ROOT / name).read_text(encoding="utf-8")) == []
+
+
+def test_a_command_that_a_shell_takes_apart_is_found() -> None:
+    bare, quoted = "autotune study a.py -- --b={b=1|2}", "autotune study a.py -- '--b={b=1|2}'"
+    assert taken_apart(f"    {quoted}\n    {bare}\n\n- `{quoted}`, `{bare}`\n") == [bare]
 
 
 @pytest.mark.parametrize("name", documents())
