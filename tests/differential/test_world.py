@@ -88,6 +88,23 @@ def test_traceback_and_exit_status_are_the_scripts_own(
     assert run.of("exception")[0]["type"] == name
 
 
+@pytest.mark.parametrize(
+    ("hook", "status"),
+    [("1 / 0", 1), ("None.x", 1), ("sys.exit(3)", 3), ("print(*sys.exc_info(), raised[0], file=sys.stderr)", 1)],
+    ids=["fails", "fails by a name", "ends Python", "asks what is handled"],
+)
+def test_a_hook_of_the_scripts_own_is_called_once_and_as_by_python(
+    write_script: Callable[..., Path], run_child: Callable[..., Any], hook: str, status: int
+) -> None:
+    text = f"import sys\ndef hook(*raised):\n    print('called', file=sys.stderr)\n    {hook}\nsys.excepthook = hook\n"
+    script = write_script(f"{text}raise KeyError('gone')")
+    plain = _plain(script)
+    run = run_child(script)
+    assert run.output == plain.stderr and run.output.count("called\n") == 1
+    assert run.returncode == plain.returncode == status
+    assert run.of("exit")[0]["code"] == status
+
+
 @pytest.mark.parametrize("end", ["sys.exit(3)", "sys.exit('a message')", *(
     pytest.param(end, marks=pytest.mark.slow) for end in ("sys.exit()", "raise SystemExit(0)")
 )])
