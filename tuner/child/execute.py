@@ -165,8 +165,10 @@ def _run(current: Session) -> int:
     except BaseException as error:
         if current.stopped:
             return 0
-        return _report_exception(current, error)
-    return 0
+        raised = error
+    else:
+        return 0
+    return _report_exception(current, raised)  # when nothing is handled any more, as the script's own hook may ask
 
 
 def _exec(code: CodeType, namespace: dict[str, Any]) -> None:
@@ -242,7 +244,16 @@ def _report_exception(current: Session, error: BaseException) -> int:
     text = "".join(traceback.format_exception(type(error), error, own))
     raised = ScriptException(type(error).__name__, str(error)[:2000], text[-20000:], with_ours=with_ours[-20000:])
     current.recorder.emit(raised)
-    sys.excepthook(type(error), error, own)
+    try:
+        sys.excepthook(type(error), error, own)
+    except SystemExit as stop:
+        return _exit_code(stop)
+    except BaseException as failed:  # told as Python tells it, which would call the hook once more
+        failed.__traceback__ = _without_our_frames(failed.__traceback__)
+        for title, told in (("Error in sys.excepthook:", failed), ("\nOriginal exception was:", error)):
+            if sys.stderr is not None:
+                print(title, file=sys.stderr)
+            sys.__excepthook__(type(told), told, told.__traceback__)
     interrupted = isinstance(error, KeyboardInterrupt) if FROM_3_14 else type(error) is KeyboardInterrupt
     if current.applied is not None:
         current.applied.interrupted = interrupted
