@@ -171,31 +171,25 @@ def test_a_study_that_an_older_program_runs_is_not_migrated_under_it(old: Path) 
 READ_ONLY = """
 import os, sys
 from pathlib import Path
-from tuner.errors import StorageError
 from tuner.storage.studies import read_study
 from tuner.storage.database import Repository
 Repository("sqlite://").close()  # imports the driver: a stranger may not be able to read the interpreter's folder
 if os.getuid() == 0:
     os.setuid(int(sys.argv[2]))  # root may write anywhere
-try:
-    read_study(Path(sys.argv[1]))
-except StorageError as error:
-    print(error.message)
-    print(error.hint)
+print(*[trial.number for trial in read_study(Path(sys.argv[1])).trials])
 """
 
 
 @pytest.mark.parametrize("writable", ["the folder", "the database", pytest.param("", marks=pytest.mark.slow)])
-def test_one_that_may_not_be_written_is_told(old: Path, writable: str) -> None:
+def test_one_that_may_not_be_written_is_read_as_it_is(old: Path, writable: str) -> None:
+    """A colleague's study, or one on a medium that can't be written, may be listed."""
     open_to_strangers(old)
     (old / "study.db").chmod(0o666 if writable == "the database" else 0o444)
     old.chmod(0o777 if writable == "the folder" else 0o555)
     ended = subprocess.run(
         [sys.executable, "-c", READ_ONLY, str(old), str(NOBODY)], capture_output=True, text=True, timeout=60, check=True
     )
-    message, hint = ended.stdout.splitlines()
-    assert str(old) in message
-    assert "writable" in hint
     old.chmod(0o755)
     (old / "study.db").chmod(0o644)
     assert version_of(old) == 2
+    assert ended.stdout.split() == [str(trial.number) for trial in trials_in(old)]
