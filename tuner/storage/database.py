@@ -100,12 +100,14 @@ class Repository:
     """The only way to a study's tables. Every method raises ``StorageError`` naming the database.
 
     Tables that the version before wrote are migrated, while ``exclusive`` is held: the lock of the study's folder,
-    unless the caller holds that already. Others than those are a ``StorageError``.
+    unless the caller holds that already. Others than those are a ``StorageError``. ``place``: what a copy is one of.
     """
 
-    def __init__(self, url: str, exclusive: AbstractContextManager[object] | None = None) -> None:
+    def __init__(
+        self, url: str, exclusive: AbstractContextManager[object] | None = None, place: str | None = None
+    ) -> None:
         self.url = url
-        self._place = _place(url)
+        self._place = place or _place(url)
         with self._reporting():
             self._engine = sa.create_engine(url)
             prepare_engine(self._engine)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tuner.errors import StorageError
 from tuner.model import Trial
-from tuner.storage.database import Repository, StudyRecord, TrialState, holds_results
+from tuner.storage.database import Repository, StudyRecord, TrialState, holds_results, storage_error
 from tuner.storage.folder import DATABASE, LOCK, trial_numbers
 from tuner.storage.lock import FolderLock, born
 
@@ -19,6 +22,10 @@ _DEEPEST = 4
 """Folders that lie deeper below the one that is searched aren't looked into: a dataset's tree holds millions."""
 
 _MOST_NAMED = 8
+_FILES = (DATABASE, f"{DATABASE}-wal")
+"""What SQLite keeps a database in, that is read at once."""
+_COPIES = 5
+"""So often a database that is being written is copied again before that is given up."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +73,11 @@ class NothingStoredError(StorageError):
 def read_study(folder: Path) -> StoredStudy:
     """Reads the study of a folder that holds a database, which is migrated where an earlier version wrote it.
 
-    Raises ``NothingStoredError`` where that holds none, ``StorageError`` where the database can't be read, or would
-    have to be migrated and can't be written or is in use by a running study.
+    One that can't be written is read, and migrated, as a copy. Raises ``NothingStoredError`` where it holds none,
+    ``StorageError`` where the database can't be read, or would have to be migrated and is in use by a running study.
     """
     begun = tuple(trial_numbers(folder))
-    repository = Repository(f"sqlite:///{folder.absolute() / DATABASE}", FolderLock(folder))
-    try:
+    with _opened(folder) as repository:
         studies = repository.studies()
         if not studies:
             raise NothingStoredError(f"{folder / DATABASE} holds no study", hint="autotune study SCRIPT starts one")
@@ -81,8 +87,48 @@ def read_study(folder: Path) -> StoredStudy:
         finished = tuple(one.trial for one in trials if one.state is TrialState.FINISHED)
         numbers = tuple(one.trial.number for one in trials)
         return StoredStudy(folder, record, finished, state, numbers, begun, holds_results(trials))
-    finally:
-        repository.close()
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[Repository]:
+    """The repository in the folder, or in a copy of its database: SQLite's log ahead is written also to read."""
+    database = folder.absolute() / DATABASE
+    if os.access(folder, os.W_OK) and os.access(database, os.W_OK):
+        repository = Repository(f"sqlite:///{database}", FolderLock(folder))
+        try:
+            yield repository
+        finally:
+            repository.close()
+        return
+    try:
+        with tempfile.TemporaryDirectory(prefix="autotune-") as there:
+            _copy(folder, Path(there))
+            repository = Repository(f"sqlite:///{Path(there) / DATABASE}", place=str(database))
+            try:
+                yield repository
+            finally:
+                repository.close()
+    except OSError as error:
+        raise storage_error(error, str(database)) from error
+
+
+def _copy(folder: Path, there: Path) -> None:
+    """The database with its log as they were at one time. Raises ``OSError`` where they don't stay as they are."""
+    for _ in range(_COPIES):
+        before = _written(folder)
+        for name in _FILES:
+            (there / name).unlink(missing_ok=True)
+            if name in before:
+                shutil.copyfile(folder / name, there / name)
+        if _written(folder) == before:
+            return
+    raise BlockingIOError("it changes while it is read, and can't be locked")
+
+
+def _written(folder: Path) -> dict[str, tuple[int, int]]:
+    """Of each of the database's files that is there its size, and when it was written."""
+    statuses = {name: (folder / name).stat() for name in _FILES if (folder / name).exists()}
+    return {name: (status.st_size, status.st_mtime_ns) for name, status in statuses.items()}
 
 
 def _is_held(folder: Path) -> bool:
