@@ -166,6 +166,8 @@ CASES = (
     Wrong("trials gone", "storage", "there is no folder gone", "", 6),
     Wrong("trials --check --json", "usage", "--check prints no JSON", "leave out one"),
     Wrong("trials --check --waterfall", "usage", "--check shows no waterfall", "leave out one"),
+    Wrong("merge best.json --out gone/fleet.json", "storage", "there is no folder gone", "--out", 6),
+    Wrong("trials --waterfall --svg gone/w.svg", "usage", "--svg gone/w.svg: there is no folder gone", "make it, or"),
     Wrong("trials --waterfall --svg typo", "usage", "--svg typo is a folder", "--svg typo/waterfall.svg"),
     Wrong("trials --svg a.svg", "usage", "--svg draws the waterfall", "--waterfall --svg FILE"),
     Wrong("trials --waterfall --svg gone/a.svg", "usage", "there is no folder gone", ""),
