@@ -9,7 +9,7 @@ from pathlib import Path
 from tuner.cli.best_json import content_of, file_of, shown_name
 from tuner.cli.printable import printable
 from tuner.cli.verb import Subparsers
-from tuner.errors import ExitCode, ProfileError
+from tuner.errors import ExitCode, ProfileError, StorageError
 from tuner.export.gathered import Entry, gather
 from tuner.formatting import config_text, count_text, ranks_text, script_text
 from tuner.storage.atomic import write_named
@@ -39,6 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     out = Path(arguments.out)
     if out.is_dir():
         raise ProfileError(f"--out {out} is a folder", hint=f"name a file, as {out / 'best.json'}")
+    if not out.parent.is_dir():
+        raise StorageError(f"there is no folder {out.parent}", hint="make it, or choose another file with --out")
     places = _last_named([*([str(out)] if out.is_file() else []), *map(file_of, arguments.files)])
     gathered = gather([(place, content_of(place)) for place in places])
     if not gathered.entries:

@@ -85,7 +85,8 @@ def _refuse_together(arguments: argparse.Namespace) -> None:
     if not arguments.waterfall:
         raise UsageError("--svg draws the waterfall", hint="autotune trials --waterfall --svg FILE")
     if not svg.parent.is_dir():
-        raise UsageError(f"--svg {svg}: there is no folder {svg.parent}")
+        hint = "make it, or choose another file with --svg"
+        raise UsageError(f"--svg {svg}: there is no folder {svg.parent}", hint=hint)
     if svg.is_dir():
         raise UsageError(f"--svg {svg} is a folder", hint=f"name a file: --svg {svg / 'waterfall.svg'}")
 
