@@ -257,6 +257,19 @@ def test_what_standard_output_has_no_letters_for_is_no_bug_of_autotune(place: Pa
     assert b"caf\\xe9 \\u2713.py" in answer.stdout
 
 
+@pytest.mark.parametrize("line", ["study --module train --dry-run", "record --module train --out g.gz"])
+def test_a_current_folder_that_was_removed_is_no_bug_of_autotune(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    here.rmdir()
+    code = main(line.split())
+    wrong = Wrong(line, "storage", "the current folder was removed", "cd to a folder that is there", 6)
+    check(wrong, code, *capsys.readouterr())
+
+
 def check(wrong: Wrong, code: int, output: str, errors_text: str) -> None:
     """One error line, at most one hint, nothing else."""
     assert output == ""
