@@ -87,10 +87,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = _report(StorageError(f"a disk is full: {error.strerror}", hint=hint))
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's own flush at exit
             return code
+        if isinstance(error, FileNotFoundError) and _is_nowhere():
+            return _report(StorageError("the current folder was removed", hint="cd to a folder that is there"))
         traceback.print_exc()
         print(f"error: this is a bug in autotune {__version__} [internal]", file=sys.stderr)
         print("hint: please report it with the lines above", file=sys.stderr)
         return ExitCode.INTERNAL
+
+
+def _is_nowhere() -> bool:
+    """Whether the current folder isn't there any more, so that no path can be made out from it."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def _tells_nothing(*raised: object) -> None:
