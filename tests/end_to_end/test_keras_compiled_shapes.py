@@ -48,6 +48,24 @@ def test_another_model_compiles_the_same_shapes_again(begin: Begin) -> None:
         assert fits.steps.graph.shapes.number == expected
 
 
+def test_each_function_that_a_script_trains_with_begins_the_window_anew(begin: Begin) -> None:
+    trial = begin()
+    (x, y), made = arrays(100), model()
+    seen = [trial.adapter.activity()]
+
+    def trains_with(another: Any, rows: int) -> int:
+        another.fit(x[:rows], y[:rows], batch_size=32, epochs=2, verbose=0)
+        seen.append(trial.adapter.activity())
+        return len(set(seen))
+
+    assert trains_with(made, 100) == 2  # whose last batch is short: another trace
+    assert trains_with(model(), 96) == 3
+    assert trains_with(model(), 96) == 4
+    assert trains_with(made, 96) == 4  # as it was made before
+    made.compile("sgd", "mse")
+    assert trains_with(made, 96) == 5
+
+
 def test_a_tensor_of_unknown_rank_is_left_out(begin: Begin) -> None:
     trial = begin()
     tf: Any = sys.modules["tensorflow"]
