@@ -96,7 +96,7 @@ class KerasAdapter(Adapter):
         # Where configs take turns one of them is left out instead: see ``KerasSwitcher.disturbed``.
         noted = steps.graph if steps is not None and steps.by_turns is None else None
         shapes = noted.shapes.number if noted is not None else 0
-        return full + in_loops + shapes + (steps.traces if steps is not None else 0)
+        return full + in_loops + shapes + (steps.made.earlier + steps.traces if steps is not None else 0)
 
     def ready(self) -> float | None:
         """What was made of the training data, and wasn't fetched; not asked in a screen, where nothing is timed."""

@@ -15,10 +15,14 @@ KEPT_AT = 1
 
 
 class Made(NamedTuple):
-    """A training function as Keras made it, without what is done around its calls, and the step that it takes."""
+    """A training function as Keras made it, without what is done around its calls, and the step that it takes.
+
+    ``earlier``: how many functions the script trained with before it, and how often these were traced.
+    """
 
     function: TrainFunction | None
     step: object
+    earlier: int = 0
 
     @property
     def traced(self) -> Function | None:

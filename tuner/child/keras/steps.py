@@ -148,6 +148,7 @@ class StepWatch:
     def _make_train_function(self, original: Callable[..., Result]) -> Callable[..., Result]:
         def make_train_function(model: Model, *args: object, **kwargs: object) -> Result:
             anew = model.train_function is None or bool(args or kwargs)  # every fit and train_on_batch asks for it
+            earlier = self.traces + 1 if self.made.function is not None and self.by_turns is None else 0
             self._making = True
             try:
                 with self.witness.watching(model, anew=anew), self._making_counted(model):
@@ -156,7 +157,7 @@ class StepWatch:
                 self._making = False
             function = model.train_function
             if self.nesting.fits and function is not None and not hasattr(function, STEPPING):
-                self.made = self.made._replace(function=function)
+                self.made = self.made._replace(function=function, earlier=self.made.earlier + earlier)
                 model.train_function = self._stepping(model, function)
             self.batches.counting = bool(self.nesting.fits)  # what was fetched before only gave the model its shapes
             return result
