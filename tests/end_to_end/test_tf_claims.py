@@ -48,6 +48,40 @@ def test_noise_of_a_fixed_number_of_rows_is_told(begin: Begin) -> None:
     assert not trial.log.of("knob"), "the watch on datasets reports what can be changed"
 
 
+@pytest.mark.parametrize(
+    ("mean", "told"),
+    [
+        (lambda losses: tf.nn.compute_average_loss(losses, global_batch_size=10), True),
+        (lambda losses: tf.reduce_sum(losses) * (1 / 10), True),
+        (lambda losses: tf.nn.compute_average_loss(losses, None), False),
+        (lambda losses: tf.reduce_sum(losses) / tf.cast(tf.shape(losses)[0], tf.float32), False),
+        (lambda losses: tf.reduce_mean(losses) / 10, False),
+    ],
+    ids=["average", "factor", "own average", "own rows", "scaled mean"],
+)
+@pytest.mark.parametrize("size_is_known", [False, True])
+def test_a_loss_that_is_divided_by_a_fixed_number_of_rows_is_told(
+    begin: Begin, mean: Callable[[Any], Any], told: bool, size_is_known: bool
+) -> None:
+    """Twice the batch would have twice the gradient, and a loss that is twice as high."""
+    weights = tf.Variable(tf.ones((4, 1)))
+
+    @tf.function
+    def step(x: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = mean(tf.reduce_sum((x @ weights) ** 2, axis=1))
+        weights.assign_sub(0.01 * tape.gradient(loss, weights))
+
+    def train(size: int) -> None:
+        for x in tf.data.Dataset.from_tensor_slices(tf.ones((50, 4))).batch(size, drop_remainder=size_is_known):
+            step(x)
+
+    trial = begin()
+    train(10)
+    left_out = trial.end()["left_out"].get("batch_size", "")
+    assert ("itself divides a sum by 10, the rows of a batch" in left_out) is told
+
+
 # tracing, precision, XLA
 
 
