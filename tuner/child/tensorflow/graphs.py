@@ -1,7 +1,8 @@
-"""TensorFlow's traced graphs, read: what is multiplied in which precision, what is updated, what is drawn."""
+"""TensorFlow's traced graphs, read: what is multiplied in which precision, updated, drawn and divided."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -22,6 +23,7 @@ PRODUCTS = frozenset(
     ]
 )  # fmt: skip
 _DRAWS = ("Random", "StatelessRandom", "TruncatedNormal", "StatelessTruncatedNormal", "ParameterizedTruncated")
+_DIVISIONS = ("RealDiv", "DivNoNan")
 _UPDATES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
 _CALLS = ("StatefulPartitionedCall",)
 _PYTHON = frozenset(["PyFunc", "PyFuncStateless", "EagerPyFunc"])
@@ -140,6 +142,39 @@ def draws(tf: ModuleType, graph: Traced, rows: int) -> list[str]:
         if shape.ndim == 1 and shape.size >= (2 if node.op == "Fill" else 1) and int(shape[0]) == rows:
             names.append(node.name)
     return names
+
+
+def divides(tf: ModuleType, graph: Traced, rows: int) -> list[str]:
+    """Names of operations that divide the sum of a vector by ``rows``, where that number is written into the graph."""
+    names = []
+    for node, neighbours in nodes_of(graph):
+        if node.op not in (*_DIVISIONS, "Mul"):
+            continue
+        given = [_source(name, neighbours) for name in node.input[:2]]
+        pairs, number = ([given], rows) if node.op in _DIVISIONS else ([given, given[::-1]], 1 / rows)
+        if any(_sums_vector(tf, summed, neighbours) and _is_number(tf, by, number) for summed, by in pairs):
+            names.append(node.name)
+    return names
+
+
+def _source(name: str, neighbours: Mapping[str, NodeDef]) -> NodeDef | None:
+    """The node that an input comes from, past those that only hand on or convert."""
+    node = neighbours.get(name.partition(":")[0])
+    while node is not None and node.op in ("Identity", "Cast") and node.input:
+        node = neighbours.get(node.input[0].partition(":")[0])
+    return node
+
+
+def _sums_vector(tf: ModuleType, node: NodeDef | None, neighbours: Mapping[str, NodeDef]) -> bool:
+    axes = _source(node.input[1], neighbours) if node is not None and node.op == "Sum" else None
+    return axes is not None and axes.op == "Const" and tf.make_ndarray(axes.attr["value"].tensor).tolist() == [0]
+
+
+def _is_number(tf: ModuleType, node: NodeDef | None, number: float) -> bool:
+    if node is None or node.op != "Const":
+        return False
+    value = tf.make_ndarray(node.attr["value"].tensor)
+    return value.ndim == 0 and value.dtype.kind in "fi" and math.isclose(value, number, rel_tol=1e-6)
 
 
 def is_compiled(concrete: ConcreteFunction) -> bool:

@@ -7,7 +7,7 @@ from types import ModuleType
 
 from .entries import TracedFunction
 from .functions import FunctionWatch
-from .graphs import draws
+from .graphs import divides, draws
 from .types import ConcreteFunction, Function, Graph, Tensor
 
 
@@ -41,8 +41,11 @@ def literal_rows_of_step(tf: ModuleType, step: Function, rows: int) -> str:
 
 
 def _why(tf: ModuleType, graphs: Sequence[Graph], rows: int) -> str:
-    names = [name for graph in graphs for name in draws(tf, graph, rows)]
-    return f"the training step itself draws tensors of {rows} rows ({names[0]})" if names else ""
+    drawn = [name for graph in graphs for name in draws(tf, graph, rows)]
+    if drawn:
+        return f"the training step itself draws tensors of {rows} rows ({drawn[0]})"
+    divided = [name for graph in graphs for name in divides(tf, graph, rows)] if rows > 1 else []
+    return f"the training step itself divides a sum by {rows}, the rows of a batch ({divided[0]})" if divided else ""
 
 
 def _widened(tf: ModuleType, spec: object, rows: int) -> object:
