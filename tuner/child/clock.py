@@ -143,14 +143,14 @@ class StepClock:
         one batch is ``fetched``, and nothing else shows it, training resumes on that batch as well: another task's.
         It has run ``since`` then, where that is given.
         """
-        if self.recurring.is_part_of_step(source, self.total_steps, is_open=source in self._set_apart):
+        if self.recurring.is_part_of_step(source, self.total_steps, self._set_apart):
             return
         if not self._validating:
             self.instruments.interrupted()
             self._close_block(flagged=False, at=since, may_end_epoch=True)
             self._validating = True
             self._recorder.emit(TrainingPause(Pause.VALIDATION, begins=True))
-        self._may_train = fetched and not self._set_apart
+        self._may_train = fetched and not (self._set_apart or self.recurring.is_validated_on(source))
         self._set_apart.add(source)
         self._fetched.validated_on = True
         self._may_have_resumed = None

@@ -27,6 +27,8 @@ class DataSource:
     where it is evaluated; ``evaluated``: those of these behind which the next fetch came, and no training; ``ended``:
     whether it has come to its end. ``trains``: whether a gradient was taken on it. ``passes``: earlier iterations that
     trained; ``taken``, ``most_taken``: the batches of all of them, and of the longest one.
+    ``is_validated_on``: whether one came to its end, a model being asked about all of it and no gradient taken on
+    anything meanwhile; false for good once it trains.
     """
 
     key: str
@@ -50,14 +52,18 @@ class DataSource:
     evaluated: int = 0
     ended: bool = False
     trains: bool = False
+    is_validated_on: bool = False
     passes: int = 0
     taken: int = 0
     most_taken: int = 0
     waits: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_WAITS))
     _begun_s: float | None = None
+    _begun_behind: int = 0
+    _came_behind: int = 0
 
-    def count(self, samples: int, tokens: int = 0) -> None:
-        """Counts one batch."""
+    def count(self, samples: int, tokens: int = 0, gradients: int = 0) -> None:
+        """Counts one batch, which came behind so many ``gradients``."""
+        self._came_behind = gradients
         self.fetches += 1
         self.given += 1
         self.samples += samples
@@ -72,9 +78,13 @@ class DataSource:
         """Whether an iteration has begun whose first batch has not come yet."""
         return self._begun_s is not None
 
-    def begins(self, wait_s: float) -> None:
-        """An iteration began, which took so many seconds."""
+    def begins(self, wait_s: float, gradients: int = 0) -> None:
+        """An iteration began behind so many ``gradients``, which took so many seconds."""
         self.iterated = True
+        was_asked_about = self.ended and 0 < self.given <= self.asked_about and not self.trains
+        is_whole = was_asked_about and self._came_behind == self._begun_behind
+        self.is_validated_on = (self.is_validated_on or is_whole) and not self.training_gaps
+        self._begun_behind = gradients
         if self.trains:
             self.passes += 1
             self.taken += self.given

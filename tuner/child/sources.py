@@ -90,14 +90,13 @@ class TrainingSources(Generic[Source]):
         self.known = frozenset(known)
         self._known_by_lines = hold_lines(known)
         self.primary: Source | None = None
-        self.changes_of_primary = 0
-        self.gaps = 0
+        self.changes_of_primary = self.gaps = 0
         self.feeds_itself = False
         """Whether training steps fetch their batches themselves, in a graph: then no source need be primary."""
         self.wait_is_hidden = False
         """Whether another thread than the training's fetches the primary source: what the loop waits isn't seen."""
         self.batches = 0
-        """Given to the threads that train, of all sources: those that another one fetches ahead come at any time."""
+        """Given to the threads that train, of all sources: another one may fetch ahead at any time."""
         self.newest_s = 0.0
         """When the newest batch came, by the clock of ``time.perf_counter``."""
         self.feeders: dict[int, Callable[[Source, int, int], None]] = {}
@@ -168,7 +167,8 @@ class TrainingSources(Generic[Source]):
     def iteration_began(self, source: Source, wait_s: float) -> None:
         """An iterator was made, which took so many seconds: loaders start their workers there."""
         with self._lock:
-            source.begins(0.0 if self.is_fed_here else wait_s)
+            source.begins(0.0 if self.is_fed_here else wait_s, self.gaps)
+            self._clock.recurring.validates_on(source.key, is_so=source.is_validated_on)
             self._held.pop(source.key, None)
             if source is self.primary:
                 self._clock.iteration_begins()
@@ -178,8 +178,7 @@ class TrainingSources(Generic[Source]):
     ) -> None:
         """A batch of so many samples and tokens came after so many seconds: ``took_s``, where less of them count.
 
-        Until the primary source is known those of its newest iteration are held: a trainer may fetch some ahead, but
-        statistics are taken of all the data in an iteration of their own.
+        Until the primary source is known those of its newest iteration are held: statistics are taken in another.
         """
         feed = self.feeders.get(threading.get_ident())
         if feed is not None:
@@ -188,7 +187,7 @@ class TrainingSources(Generic[Source]):
         with self._lock:
             source.thread, self.newest_s = threading.get_ident(), time.perf_counter()
             self.batches += source.thread in self._threads
-            source.count(samples, tokens)
+            source.count(samples, tokens, self.gaps)
             doubled = self.batches >= MANY_UNSTEPPED and self.batches & (self.batches - 1) == 0
             if doubled and not self.gaps and not self.feeds_itself:
                 self._on_unstepped(self.batches)
@@ -243,6 +242,7 @@ class TrainingSources(Generic[Source]):
                 newest.fed += 1
             self._feeds_step(newest)
             self._gap.clear()
+            self._clock.recurring.batches = (self.primary or newest).training_gaps
             if self.primary is None:
                 self.primary = newest
                 held = self._held.get(newest.key)

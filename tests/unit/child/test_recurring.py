@@ -12,7 +12,7 @@ from tuner.child.recurring import Recurring
 
 def decided(recurring: Recurring, steps_between: int, times: int = 4) -> list[bool]:
     """Whether a source is part of the step each time, behind its first one after as many steps."""
-    return [recurring.is_part_of_step("a source", n * steps_between, is_open=False) for n in range(1, times + 1)]
+    return [recurring.is_part_of_step("a source", n * steps_between, set()) for n in range(1, times + 1)]
 
 
 @pytest.mark.parametrize(("between", "is_part"), [(1, True), (2, True), (3, False), (100, False)])
@@ -28,7 +28,7 @@ def test_nothing_is_known_of_a_loop_in_which_nothing_came_between_steps() -> Non
 
 def test_looks_before_training_say_nothing() -> None:
     recurring = Recurring()
-    assert all(recurring.is_part_of_step("a source", 0, is_open=False) for _ in range(2))
+    assert all(recurring.is_part_of_step("a source", 0, set()) for _ in range(2))
     assert decided(recurring, 10) == 4 * [False]
     assert recurring.set_apart == "all"
 
@@ -36,8 +36,8 @@ def test_looks_before_training_say_nothing() -> None:
 def test_what_is_seen_again_while_it_is_set_apart_is_no_step() -> None:
     recurring = Recurring()
     for steps in (10, 20):
-        assert not recurring.is_part_of_step("a source", steps, is_open=False)
-        assert not recurring.is_part_of_step("a source", steps, is_open=True)
+        assert not recurring.is_part_of_step("a source", steps, set())
+        assert not recurring.is_part_of_step("a source", steps, {"a source"})
     assert recurring.set_apart == "all"
 
 
@@ -66,7 +66,35 @@ def test_a_config_decides_as_the_script_as_written(
 def test_some_of_what_comes_is_part_of_the_steps() -> None:
     recurring = Recurring()
     for steps in range(1, 21):
-        assert recurring.is_part_of_step("a teacher", steps, is_open=False)
+        assert recurring.is_part_of_step("a teacher", steps, set())
         if not steps % 10:
-            assert not recurring.is_part_of_step("a validation", steps, is_open=False)
+            assert not recurring.is_part_of_step("a validation", steps, set())
     assert recurring.set_apart == "some"
+
+
+def test_batches_that_a_step_accumulates_lie_between_as_steps_do() -> None:
+    recurring = Recurring()
+    for steps in range(5):
+        for _ in range(4):
+            recurring.batches += 1
+            assert recurring.is_part_of_step("a teacher", steps, set())
+        assert not recurring.is_part_of_step("a validation", steps + 1, set())
+
+
+def test_what_is_known_to_be_validated_on_is_part_of_no_step_with_all_that_shows_there() -> None:
+    recurring = Recurring()
+    for steps in (1, 2, 3):
+        recurring.validates_on("held out", is_so=steps > 1)
+        assert recurring.is_part_of_step("held out", steps, set()) == (steps == 1)
+        assert recurring.is_part_of_step("a model", steps, {"held out"} if steps > 1 else set()) == (steps == 1)
+    recurring.validates_on("held out", is_so=False)
+    assert recurring.is_part_of_step("held out", 4, set()), "it trains by now"
+
+
+def test_what_went_unseen_with_its_batches_lies_between_nothing() -> None:
+    recurring = Recurring()
+    recurring.is_part_of_step("a teacher", 1, set())
+    recurring.batches += 40
+    recurring.missed(10)
+    recurring.batches += 1
+    assert recurring.is_part_of_step("a teacher", 12, set())
