@@ -9,6 +9,7 @@ from pathlib import Path
 
 from support import worlds
 from support.clocked import Clocked
+from support.learning import searched
 from support.ran import of
 
 from tuner.analysis.accuracy import AccuracyLimits
@@ -52,11 +53,7 @@ def study(folder: Path, sampler: Sampler, budget_s: float) -> tuple[StudyResult,
         folder, budget_s=budget_s, trials=None, patience=None, accuracy=AccuracyLimits(max_loss_increase=None)
     )
     result = run_study(plan, runner, sampler, events.append, threading.Event(), clock=runner.clock)
-    return result, events, tried(result)
-
-
-def tried(result: StudyResult) -> list[Config]:
-    return [trial.config for trial in result.trials if trial.phase is Phase.SEARCH]
+    return result, events, searched(result)
 
 
 def notes_of_time(events: list[Event]) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support import overhead, worlds
 from support.clocked import Clocked
+from support.learning import searched
 
 from search_spaces.torch import SPACE
 from tuner.analysis.accuracy import AccuracyLimits
@@ -36,10 +37,6 @@ def study(folder: Path, sampler: Sampler, **changes: object) -> StudyResult:
     runner = ReplayRunner(worlds.World(noise=0.005).outcome)
     plan = worlds.plan(folder, **{"trials": 80, "patience": None, "accuracy": UNSCREENED, **changes})
     return run_study(plan, runner, sampler, lambda event: None, threading.Event())
-
-
-def searched(result: StudyResult) -> list[Config]:
-    return [trial.config for trial in result.trials if trial.phase is Phase.SEARCH]
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support import worlds
+from support.learning import searched
 from support.ran import of
 
 from tuner.analysis.accuracy import AccuracyLimits
@@ -218,10 +219,6 @@ def test_a_side_that_fails_is_left_out(tmp_path: Path) -> None:
     assert [side for side, _ in loop.probes] == [ProbeSide.COMPUTE, ProbeSide.LOADER]
     assert result.bottleneck is not None
     assert (result.bottleneck.compute, result.bottleneck.loader) == (None, 1000.0)
-
-
-def searched(result: StudyResult) -> list[Config]:
-    return [trial.config for trial in result.trials if trial.phase is Phase.SEARCH]
 
 
 def test_a_wait_that_costs_nothing_is_not_worth_a_loader(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support import worlds
 from support.in_process import Log
+from support.learning import searched
 from support.switching import Willing
 
 from tuner.analysis.rotation import ENDED, TOO_FEW
@@ -119,10 +120,6 @@ def study(
 ) -> StudyResult:
     plan = worlds.plan(folder, **{"spaces": Spaces((SPACE,)), "trials": 9, **changes})
     return run_study(plan, runner, StructuredSampler(), tell, threading.Event())
-
-
-def searched(result: StudyResult) -> list[Config]:
-    return [trial.config for trial in result.trials if trial.phase is Phase.SEARCH]
 
 
 def test_each_value_then_combinations_of_what_helped_and_the_best_get_their_trials_first(tmp_path: Path) -> None:
