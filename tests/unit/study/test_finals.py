@@ -112,17 +112,22 @@ def test_a_slower_proof_does_not_replace_a_faster_one(tmp_path: Path) -> None:
     assert resumed.winner == first.winner
 
 
-def test_a_proof_stands_where_later_finals_are_stopped(tmp_path: Path) -> None:
-    first = Ran(plan(tmp_path, 2), speeds()).result
-    stop, rate, runs = threading.Event(), speeds(lucky=1), Counter[Config]()
+def until_the_fourth_round(rate: Callable[[Config], Outcome], stop: threading.Event) -> Callable[[Config], Outcome]:
+    runs = Counter[Config]()
 
-    def until_the_fourth_round(config: Config) -> Outcome:
+    def outcome(config: Config) -> Outcome:
         runs[config] += 1
         if config and runs[config] > 4:
             stop.set()
         return rate(config)
 
-    stopped = Ran(plan(tmp_path, 4), until_the_fourth_round, stop).result
+    return outcome
+
+
+def test_a_proof_stands_where_later_finals_are_stopped(tmp_path: Path) -> None:
+    first = Ran(plan(tmp_path, 2), speeds()).result
+    stop = threading.Event()
+    stopped = Ran(plan(tmp_path, 4), until_the_fourth_round(speeds(lucky=1), stop), stop).result
     assert stopped.interrupted and len(groups(stopped.trials)) == 2
     assert stopped.winner == first.winner
     assert profile(stopped)["config"] == {"precision": "bf16"}
@@ -225,15 +230,8 @@ def test_a_proof_falls_where_its_config_fails_in_later_finals(tmp_path: Path) ->
 def test_finals_that_are_stopped_between_two_looks_prove_nothing_yet(tmp_path: Path) -> None:
     """Each Ctrl-C would be one more look: of 1000 configs like the script as written 28 are proven, not 18."""
     study = replace(plan(tmp_path, 2), finals_rounds=5)
-    stop, rate, runs = threading.Event(), speeds(), Counter[Config]()
-
-    def until_the_fourth_round(config: Config) -> Outcome:
-        runs[config] += 1
-        if config and runs[config] > 4:
-            stop.set()
-        return rate(config)
-
-    stopped = Ran(study, until_the_fourth_round, stop)
+    stop = threading.Event()
+    stopped = Ran(study, until_the_fourth_round(speeds(), stop), stop)
     finished = {t.round for t in stopped.result.trials if t.phase is Phase.FINALS and t.config}
     assert stopped.result.interrupted and finished == {1, 2, 3}
     assert stopped.result.winner is None and profile(stopped.result)["verdict"] == "keep-baseline"
