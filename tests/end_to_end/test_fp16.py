@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.torch_trials import begin
+from support.torch_trials import begin, seeded_model
 from torch.nn.utils import clip_grad
 
 __all__ = ["begin"]
@@ -18,15 +18,9 @@ __all__ = ["begin"]
 Begin = Callable[..., Any]
 
 
-def _model() -> tuple[Any, Any]:
-    torch.manual_seed(0)
-    model = torch.nn.Linear(5, 1)
-    return model, torch.optim.SGD(model.parameters(), lr=0.01)
-
-
 def _scaled_by_hand(device: str, batches: list[tuple[Any, Any]]) -> tuple[Any, int]:
     skipped = 0
-    model, optimizer = _model()
+    model, optimizer = seeded_model()
     model.to(device)
     scaler = torch.amp.GradScaler(device)
     for x, y in batches:
@@ -54,7 +48,7 @@ def test_fp16_scales_clips_and_skips_as_by_hand(begin: Begin, device: str) -> No
     batches[2][1][0] = 1e6  # its gradient overflows: the step must be skipped
     by_hand, skipped = _scaled_by_hand(device, batches)
     trial = begin({"precision": "fp16"}, device=device)
-    model, optimizer = _model()
+    model, optimizer = seeded_model()
     model.to(device)
     for x, y in batches:
         optimizer.zero_grad()
@@ -69,7 +63,7 @@ def test_fp16_scales_clips_and_skips_as_by_hand(begin: Begin, device: str) -> No
 
 def test_two_optimizers_of_one_step_share_the_scale(begin: Begin) -> None:
     begin({"precision": "fp16"})
-    (one, first), (two, second) = _model(), _model()
+    (one, first), (two, second) = seeded_model(), seeded_model()
     x, y = torch.randn(8, 5), torch.randn(8, 1)
     y[0] = 1e6  # the scale is halved after this step, not between its two updates
     for target in (y, torch.zeros(8, 1)):
@@ -152,7 +146,7 @@ def test_a_script_changes_its_gradients_as_it_wrote_it(begin: Begin, rule: str, 
 
 def test_an_overflow_that_is_clamped_by_hand_is_left_out_all_the_same(begin: Begin) -> None:
     begin({"precision": "fp16"}, mode="apply")
-    model, optimizer = _model()
+    model, optimizer = seeded_model()
     before = model.weight.detach().clone()
     (model(torch.randn(8, 5)) * 1e6).sum().backward()
     assert not model.weight.grad.isfinite().all()
@@ -164,7 +158,7 @@ def test_an_overflow_that_is_clamped_by_hand_is_left_out_all_the_same(begin: Beg
 
 def test_a_scale_falls_where_the_script_drops_overflows_itself(begin: Begin) -> None:
     begin({"precision": "fp16"}, mode="apply")
-    model, optimizer = _model()
+    model, optimizer = seeded_model()
     finite = []
     for _ in range(12):
         optimizer.zero_grad()
@@ -175,7 +169,7 @@ def test_a_scale_falls_where_the_script_drops_overflows_itself(begin: Begin) -> 
 
 def test_two_optimizers_clip_and_step_in_turn(begin: Begin) -> None:
     def train() -> list[Any]:
-        (one, first), (two, second) = _model(), _model()
+        (one, first), (two, second) = seeded_model(), seeded_model()
         for _ in range(6):
             x = torch.randn(8, 5)
             for model, optimizer in ((one, first), (two, second)):
@@ -248,7 +242,7 @@ def test_hooks_are_given_the_gradients_of_the_script(begin: Begin) -> None:
 def test_gradients_of_tensors_that_come_late_are_as_written(begin: Begin, late: bool) -> None:
     """Of a copy of the model for each task, as a meta-learner makes it, and of a batch that is attacked in the end."""
     _begin(begin)
-    model, optimizer = _model()
+    model, optimizer = seeded_model()
     for number in range(20):
         one = copy.deepcopy(model)
         optimizer.zero_grad()
@@ -263,7 +257,7 @@ def test_gradients_of_tensors_that_come_late_are_as_written(begin: Begin, late: 
 def test_a_step_within_a_backward_and_one_with_a_closure_are_scaled_once(begin: Begin) -> None:
     def train(how: str) -> Any:
         torch.manual_seed(4)
-        model, _ = _model()
+        model, _ = seeded_model()
         optimizers = {p: torch.optim.SGD([p], lr=0.01) for p in model.parameters()}
         if how == "within":
             for p in model.parameters():
@@ -289,7 +283,7 @@ def test_a_step_within_a_backward_and_one_with_a_closure_are_scaled_once(begin: 
 
 def test_an_overflow_in_a_closure_updates_by_zeros(begin: Begin) -> None:
     begin({"precision": "fp16"}, mode="apply")
-    model, optimizer = _model()
+    model, optimizer = seeded_model()
 
     def closure() -> Any:
         optimizer.zero_grad()
@@ -304,7 +298,7 @@ def test_an_overflow_in_a_closure_updates_by_zeros(begin: Begin) -> None:
 
 def test_a_second_thread_beside_the_first_has_fp16_refused(begin: Begin, capfd: pytest.CaptureFixture[str]) -> None:
     trial = begin({"precision": "fp16"}, mode="apply")
-    (one, first), (two, second) = _model(), _model()
+    (one, first), (two, second) = seeded_model(), seeded_model()
     x, y = torch.randn(8, 5), torch.zeros(8, 1)
 
     def other() -> None:

@@ -7,17 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from support.torch_trials import begin
+from support.torch_trials import begin, seeded_model
 
 __all__ = ["begin"]
 Begin = Callable[..., Any]
 NEAR = {"rtol": 0.02, "atol": 0.001}
-
-
-def _model() -> tuple[Any, Any]:
-    torch.manual_seed(0)
-    model = torch.nn.Linear(5, 1)
-    return model, torch.optim.SGD(model.parameters(), lr=0.01)
 
 
 def _penalized(model: Any, optimizer: Any) -> None:
@@ -75,7 +69,7 @@ def test_a_script_that_takes_gradients_otherwise_has_fp16_refused(
     begin: Begin, capfd: pytest.CaptureFixture[str], train: Any, reason: str
 ) -> None:
     def weights() -> Any:
-        model, optimizer = _model()
+        model, optimizer = seeded_model()
         for _ in range(3):
             train(model, optimizer)
             model(torch.ones(8, 5)).mean().backward()
@@ -93,7 +87,7 @@ def test_a_script_that_takes_gradients_otherwise_has_fp16_refused(
 def test_hooks_are_given_gradients_of_their_own_kind(begin: Begin) -> None:
     """In double precision: fp16 is of the model's layers."""
     begin({"precision": "fp16"}, mode="apply")
-    model, _ = _model()
+    model, _ = seeded_model()
     given: list[Any] = []
     weight = torch.ones(5, dtype=torch.float64, requires_grad=True)
     weight.register_hook(lambda gradient: given.append(gradient.clone()))
@@ -105,7 +99,7 @@ def test_hooks_are_given_gradients_of_their_own_kind(begin: Begin) -> None:
 def test_gradients_of_some_inputs_are_as_written(begin: Begin, named: bool) -> None:
     """By names since PyTorch 2.13 or so, which is what the tests run on."""
     trial = begin({"precision": "fp16"}, mode="apply")
-    model, _ = _model()
+    model, _ = seeded_model()
     inputs = {"weight": model.weight}
     loss = model(torch.ones(8, 5)).mean() * 0.1
     torch.autograd.backward(loss, inputs=inputs if named else list(inputs.values()))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.torch_trials import begin
+from support.torch_trials import begin, seeded_model
 
 from tuner.child import arguments
 
@@ -37,19 +37,13 @@ def _fit(model: Any, optimizer: Any, batches: Any, before: Callable[[Any], objec
     return seen
 
 
-def _model() -> tuple[Any, Any]:
-    torch.manual_seed(0)
-    model = torch.nn.Linear(5, 1)
-    return model, torch.optim.SGD(model.parameters(), lr=0.01)
-
-
 # what counts as training
 
 
 @pytest.mark.parametrize("eval_mode", [True, False])
 def test_validation_on_the_training_data_counts_no_samples(begin: Begin, eval_mode: bool) -> None:
     trial = begin()
-    model, optimizer = _model()
+    model, optimizer = seeded_model()
     train = _data()
     trained = 0
     for _ in range(3):
@@ -69,7 +63,7 @@ def test_validation_on_the_training_data_counts_no_samples(begin: Begin, eval_mo
 def test_what_recurs_with_every_step_is_part_of_the_step(begin: Begin) -> None:
     """A frozen teacher runs without gradients in each step; the validation between epochs is still set apart."""
     trial = begin()
-    model, optimizer = _model()
+    model, optimizer = seeded_model()
     teacher = torch.nn.Linear(5, 1).eval()
 
     def teach(x: Any) -> None:
@@ -91,7 +85,7 @@ def test_what_recurs_with_every_step_is_part_of_the_step(begin: Begin) -> None:
 
 def test_a_look_at_the_batch_before_it_is_trained_on_takes_nothing_away(begin: Begin) -> None:
     trial = begin()
-    model, optimizer = _model()
+    model, optimizer = seeded_model()
     looks = itertools.count()
 
     def look(x: Any) -> None:
@@ -106,7 +100,7 @@ def test_a_look_at_the_batch_before_it_is_trained_on_takes_nothing_away(begin: B
 def test_scores_of_every_step_are_part_of_the_step(begin: Begin) -> None:
     """A full-batch script evaluates after each step: there would be no block left."""
     trial = begin()
-    model, optimizer = _model()
+    model, optimizer = seeded_model()
     batch = torch.randn(8, 5), torch.randn(8, 1)
     for _ in range(20):
         _fit(model.train(), optimizer, [batch])
@@ -118,7 +112,7 @@ def test_scores_of_every_step_are_part_of_the_step(begin: Begin) -> None:
 
 def test_a_loader_made_anew_each_epoch_stays_the_same(begin: Begin) -> None:
     trial = begin()
-    model, optimizer = _model()
+    model, optimizer = seeded_model()
     trained = 0
     for _ in range(3):
         for made in [_data(shuffle=True)]:
@@ -132,7 +126,7 @@ def test_a_loader_made_anew_each_epoch_stays_the_same(begin: Begin) -> None:
 def test_loaders_made_in_a_loop_before_they_are_used_are_told_apart(begin: Begin) -> None:
     trial = begin()
     train, validation = (_data(samples) for samples in (48, 24))
-    _fit(*_model(), train)
+    _fit(*seeded_model(), train)
     assert [loader["fetches"] for loader in trial.end()["loaders"]] == [12, 0]
     assert len(validation) == 6
 
@@ -183,7 +177,7 @@ def test_a_batch_that_is_larger_than_the_data_is_the_data(begin: Begin, batch: i
 
 def test_the_main_loader_takes_over_from_an_earlier_one(begin: Begin) -> None:
     trial = begin()
-    model, optimizer = _model()
+    model, optimizer = seeded_model()
     _fit(model, optimizer, _data(samples=8))
     main = _data(samples=400)
     _fit(model, optimizer, main)
@@ -194,7 +188,7 @@ def test_the_main_loader_takes_over_from_an_earlier_one(begin: Begin) -> None:
 
 def test_every_evaluation_of_a_closure_is_a_step(begin: Begin) -> None:
     trial = begin()
-    model, _ = _model()
+    model, _ = seeded_model()
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5, tolerance_grad=0, tolerance_change=0)
     x, y = torch.randn(32, 5), torch.randn(32, 1)
     evaluations = 0
@@ -230,7 +224,7 @@ def test_a_script_can_count_steps_that_cant_be_seen(begin: Begin, counts_samples
 
 def test_steps_that_are_seen_are_not_counted_twice(begin: Begin) -> None:
     trial = begin()
-    model, optimizer = _model()
+    model, optimizer = seeded_model()
     for step, batch in enumerate(_data(), start=1):
         _fit(model, optimizer, [batch])
         trial.session.report({"step": step})
@@ -353,7 +347,7 @@ def test_why_nothing_was_compiled_is_told(begin: Begin) -> None:
 def test_a_crash_is_not_told_as_a_knob_without_effect(begin: Begin, ended_badly: bool) -> None:
     """A contradiction would hide that memory ran out, or that a compilation failed."""
     trial = begin({"compile": "default"})
-    _fit(*_model(), [(torch.randn(4, 5), torch.randn(4, 1))])
+    _fit(*seeded_model(), [(torch.randn(4, 5), torch.randn(4, 1))])
     trial.session.ended_badly = ended_badly
     trial.end()
     assert trial.evidence("compile")[0] == ("unverifiable" if ended_badly else "contradicted")

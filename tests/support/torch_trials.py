@@ -27,6 +27,15 @@ class Trial(InProcess):
         instrument(self.session, self.adapter, torch)
 
 
+def seeded_model() -> tuple[Any, Any]:
+    """A layer, the same each time, and its optimizer."""
+    import torch
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(5, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+
 def _unhooked(step: Any) -> Any:
     """A step as its class defines it: without what PyTorch, and a trial's watch, have wrapped around it."""
     while getattr(step, "hooked", False) or "profile_hook_step" in step.__code__.co_qualname:
