@@ -61,7 +61,8 @@ def install(overlay: Overlay) -> None:
         function = getattr(os, name)
         taken[function] = _patched_of_os(overlay, name, make)
     patch(shutil, "rmtree", lambda original: whole_paths(overlay, "rmtree", original, _rmtree(overlay, original)))
-    patch(subprocess.Popen, "__init__", lambda original: _popen(overlay, original))
+    # Another program begins in the folder that is meant.
+    patch(subprocess.Popen, "__init__", lambda original: led(original, _CWD, overlay.for_reading))
     _patch_what_was_taken(taken)
 
 
@@ -198,14 +199,14 @@ def with_path(
     return args, {**kwargs, name: change(kwargs[name])} if name in kwargs else kwargs
 
 
-def _popen(overlay: Overlay, original: Callable[..., None]) -> Callable[..., None]:
-    """Another program begins in the folder that is meant."""
+def led(original: Callable[..., Result], place: int, change: Callable[[object], object]) -> Callable[..., Result]:
+    """``original``, its argument of that number changed, as ``with_path`` does it."""
 
-    def __init__(process: object, *args: object, **kwargs: object) -> None:
-        args, kwargs = with_path(original, _CWD, overlay.for_reading, (process, *args), kwargs)
-        original(*args, **kwargs)
+    def call(*args: object, **kwargs: object) -> Result:
+        args, kwargs = with_path(original, place, change, args, kwargs)
+        return original(*args, **kwargs)
 
-    return __init__
+    return call
 
 
 def _told(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:

@@ -6,20 +6,16 @@ import os
 import tempfile
 from collections.abc import Callable
 from types import ModuleType
-from typing import TypeVar
 
 from ..files import Overlay
 from ..patches import patch
-from ..python_files import is_model_name, with_path
-
-Result = TypeVar("Result")
-Change = Callable[[object], object]
+from ..python_files import is_model_name, led
 
 
 def divert_safetensors(overlay: Overlay, module: ModuleType) -> None:
     """The two functions behind ``save_file`` and ``load_file`` of every framework."""
-    patch(module, "serialize_file", lambda original: _led(original, 1, overlay.saving))
-    patch(module, "safe_open", lambda original: _led(original, 0, overlay.loading))
+    patch(module, "serialize_file", lambda original: led(original, 1, overlay.saving))
+    patch(module, "safe_open", lambda original: led(original, 0, overlay.loading))
 
 
 def divert_tokenizers(overlay: Overlay, module: ModuleType) -> None:
@@ -28,8 +24,8 @@ def divert_tokenizers(overlay: Overlay, module: ModuleType) -> None:
     def saving(path: object) -> object:
         return overlay.saving(path, model=False)
 
-    patch(module.Tokenizer, "save", lambda original: _led(original, 1, saving))
-    patch(module.Tokenizer, "from_file", lambda original: _led(original, 0, overlay.loading))
+    patch(module.Tokenizer, "save", lambda original: led(original, 1, saving))
+    patch(module.Tokenizer, "from_file", lambda original: led(original, 0, overlay.loading))
     patch(module.models.Model, "save", lambda original: _save_vocabulary(overlay, original))
 
 
@@ -66,13 +62,3 @@ def divert_h5py(overlay: Overlay, module: ModuleType) -> None:
         return __init__
 
     patch(module.File, "__init__", wrap)
-
-
-def _led(original: Callable[..., Result], place: int, change: Change) -> Callable[..., Result]:
-    """``original``, its argument of that number changed."""
-
-    def call(*args: object, **kwargs: object) -> Result:
-        args, kwargs = with_path(original, place, change, args, kwargs)
-        return original(*args, **kwargs)
-
-    return call

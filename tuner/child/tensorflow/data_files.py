@@ -11,7 +11,7 @@ from typing import TypeVar
 from ..files import Overlay
 from ..folders import place_for
 from ..patches import patch
-from ..python_files import with_path
+from ..python_files import led
 from .gfile import local, seen
 
 Result = TypeVar("Result")
@@ -24,12 +24,12 @@ def divert_cache(overlay: Overlay, module: ModuleType) -> None:
 
     A cache of the user's is read; one that the trial makes is as large as the data, and is gone with it.
     """
-    patch(module, "_cache", lambda original: _scratch(overlay, original, 1))
+    patch(module, "_cache", lambda original: _scratch(overlay, original))
 
 
 def divert_snapshot(overlay: Overlay, module: ModuleType) -> None:
     """``snapshot(path)``, likewise; a folder that is there gets new runs inside of it, however deep."""
-    patch(module, "_snapshot", lambda original: _scratch(overlay, original, 1, inside=True))
+    patch(module, "_snapshot", lambda original: _scratch(overlay, original, inside=True))
 
 
 def divert_save(overlay: Overlay, module: ModuleType) -> None:
@@ -50,12 +50,12 @@ def divert_save(overlay: Overlay, module: ModuleType) -> None:
             overlay.created.will_make_all(os.path.join(place, ""))
         return path if place == name else place
 
-    patch(module, "_save", lambda original: _with(original, 1, writing))
+    patch(module, "_save", lambda original: led(original, 1, writing))
 
 
 def divert_load(overlay: Overlay, module: ModuleType) -> None:
     """``Dataset.load(path)``."""
-    patch(module, "_load", lambda original: _with(original, 0, lambda path: seen(overlay, path)))
+    patch(module, "_load", lambda original: led(original, 0, lambda path: seen(overlay, path)))
 
 
 def divert_readers(overlay: Overlay, module: ModuleType) -> None:
@@ -70,20 +70,10 @@ def divert_readers(overlay: Overlay, module: ModuleType) -> None:
             return [seen(overlay, name) for name in names]
         return names
 
-    patch(module, "_create_or_validate_filenames_dataset", lambda original: _with(original, 0, change))
+    patch(module, "_create_or_validate_filenames_dataset", lambda original: led(original, 0, change))
 
 
-def _with(original: Callable[..., Result], place: int, change: Callable[[object], object]) -> Callable[..., Result]:
-    def call(*args: object, **kwargs: object) -> Result:
-        args, kwargs = with_path(original, place, change, args, kwargs)
-        return original(*args, **kwargs)
-
-    return call
-
-
-def _scratch(
-    overlay: Overlay, original: Callable[..., Result], place: int, *, inside: bool = False
-) -> Callable[..., Result]:
+def _scratch(overlay: Overlay, original: Callable[..., Result], *, inside: bool = False) -> Callable[..., Result]:
     def note(prefix: object) -> object:
         name = local(overlay, prefix) if prefix else None
         if name is None:
@@ -98,7 +88,7 @@ def _scratch(
                 overlay.created.will_make_all(os.path.join(here, ""), scratch=True)
         return prefix
 
-    return _with(original, place, note)
+    return led(original, 1, note)
 
 
 def _where_removed(overlay: Overlay, name: str) -> str | None:

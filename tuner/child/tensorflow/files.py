@@ -19,7 +19,7 @@ from ..files import Overlay
 from ..folders import place_for
 from ..patches import instead, patch
 from ..places import is_in
-from ..python_files import with_path
+from ..python_files import led
 from . import data_files, gfile
 
 Result = TypeVar("Result")
@@ -32,12 +32,12 @@ _LINKS = "tensorflow"
 def divert_checkpoint(overlay: Overlay, module: ModuleType) -> None:
     """What ``tf.train.Checkpoint`` and its manager write and read by."""
     patch(module.TrackableSaver, "save", lambda original: _checkpoint_written(overlay, original, module))
-    patch(module.TrackableSaver, "restore", lambda original: _read(original, 1, lambda at: _seen_prefix(overlay, at)))
+    patch(module.TrackableSaver, "restore", lambda original: led(original, 1, lambda at: _seen_prefix(overlay, at)))
 
 
 def divert_checkpoint_reader(overlay: Overlay, module: ModuleType) -> None:
     """What lists a checkpoint's variables."""
-    patch(module, "NewCheckpointReader", lambda original: _read(original, 0, lambda at: _seen_prefix(overlay, at)))
+    patch(module, "NewCheckpointReader", lambda original: led(original, 0, lambda at: _seen_prefix(overlay, at)))
 
 
 def divert_saver(overlay: Overlay, module: ModuleType) -> None:
@@ -54,7 +54,7 @@ def divert_saving(overlay: Overlay, module: ModuleType) -> None:
 
 def divert_loading(overlay: Overlay, module: ModuleType) -> None:
     """``tf.saved_model.load``."""
-    patch(module, "load_partial", lambda original: _read(original, 0, lambda at: _seen_folder(overlay, at)))
+    patch(module, "load_partial", lambda original: led(original, 0, lambda at: _seen_folder(overlay, at)))
 
 
 def divert_summaries(overlay: Overlay, module: ModuleType) -> None:
@@ -81,14 +81,6 @@ def _logs(overlay: Overlay, original: Callable[..., Result], begin: str) -> Call
         return original(logdir if place == overlay.absolute(logdir) else place, *args, **kwargs)
 
     return call
-
-
-def _read(original: Callable[..., Result], place: int, change: Callable[[object], object]) -> Callable[..., Result]:
-    def read(*args: object, **kwargs: object) -> Result:
-        args, kwargs = with_path(original, place, change, args, kwargs)
-        return original(*args, **kwargs)
-
-    return read
 
 
 # writing

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from ..files import Overlay
 from ..folders import place_for
 from ..patches import patch
-from ..python_files import with_path
+from ..python_files import led
 
 Result = TypeVar("Result")
 
@@ -85,11 +85,7 @@ def _given(original: Callable[..., Result], change: Callable[[object], object]) 
             return path if changed is value else changed
         return change(path)
 
-    def call(*args: object, **kwargs: object) -> Result:
-        args, kwargs = with_path(original, 0, by_value, args, kwargs)
-        return original(*args, **kwargs)
-
-    return call
+    return led(original, 0, by_value)
 
 
 def _open(overlay: Overlay, original: Callable[..., None]) -> Callable[..., None]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from types import ModuleType
 from typing import TypeVar
 
 from ..files import Overlay
 from ..mapped import is_kept_private
 from ..patches import patch
-from ..python_files import with_path
+from ..python_files import led, with_path
 
 Result = TypeVar("Result")
 _OF_STATES = ("state_dict", "model_state_dict", "optimizer_state_dict", "param_groups")
@@ -19,50 +20,22 @@ _OF_STATES = ("state_dict", "model_state_dict", "optimizer_state_dict", "param_g
 def divert_torch(overlay: Overlay, torch: ModuleType) -> None:
     """``torch.save`` writes through C++, and so do TorchScript, exported programs, packages and mapped files."""
     patch(torch, "save", lambda original: _save(overlay, original))
-    patch(torch, "load", lambda original: loading(overlay, original, 0))
-    patch(torch.jit, "save", lambda original: saving(overlay, original, 1))
-    patch(torch.jit, "load", lambda original: loading(overlay, original, 0))
+    patch(torch, "load", lambda original: led(original, 0, overlay.loading))
+    patch(torch.jit, "save", lambda original: led(original, 1, overlay.saving))
+    patch(torch.jit, "load", lambda original: led(original, 0, overlay.loading))
     for module in (torch.jit.ScriptModule, torch.jit.RecursiveScriptModule):
         if "save" in vars(module):
-            patch(module, "save", lambda original: saving(overlay, original, 1))
+            patch(module, "save", lambda original: led(original, 1, overlay.saving))
     if hasattr(torch, "export"):
-        patch(torch.export, "save", lambda original: saving(overlay, original, 1))
-        patch(torch.export, "load", lambda original: loading(overlay, original, 0))
+        patch(torch.export, "save", lambda original: led(original, 1, overlay.saving))
+        patch(torch.export, "load", lambda original: led(original, 0, overlay.loading))
     if hasattr(torch, "package"):
-        patch(torch.package.PackageExporter, "__init__", lambda original: saving(overlay, original, 1))
-        patch(torch.package.PackageImporter, "__init__", lambda original: loading(overlay, original, 1))
-    profile = torch.autograd.profiler.profile
-    patch(profile, "export_chrome_trace", lambda original: _export_trace(overlay, original))
+        patch(torch.package.PackageExporter, "__init__", lambda original: led(original, 1, overlay.saving))
+        patch(torch.package.PackageImporter, "__init__", lambda original: led(original, 1, overlay.loading))
+    profile, trace = torch.autograd.profiler.profile, partial(overlay.saving, model=False)
+    patch(profile, "export_chrome_trace", lambda original: led(original, 1, trace))
     for owner in (torch, torch.UntypedStorage):
         patch(owner, "from_file", lambda original: _mapped(overlay, original))
-
-
-def saving(overlay: Overlay, original: Callable[..., Result], place: int) -> Callable[..., Result]:
-    """``original``, which saves a model to the path that is its argument of that number, led to where it may."""
-
-    def call(*args: object, **kwargs: object) -> Result:
-        args, kwargs = with_path(original, place, overlay.saving, args, kwargs)
-        return original(*args, **kwargs)
-
-    return call
-
-
-def loading(overlay: Overlay, original: Callable[..., Result], place: int) -> Callable[..., Result]:
-    """``original``, which reads the path that is its argument of that number, given the trial's version of it."""
-
-    def call(*args: object, **kwargs: object) -> Result:
-        args, kwargs = with_path(original, place, overlay.loading, args, kwargs)
-        return original(*args, **kwargs)
-
-    return call
-
-
-def _export_trace(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
-    def export_chrome_trace(*args: object, **kwargs: object) -> Result:
-        args, kwargs = with_path(original, 1, lambda path: overlay.saving(path, model=False), args, kwargs)
-        return original(*args, **kwargs)
-
-    return export_chrome_trace
 
 
 def _mapped(overlay: Overlay, original: Callable[..., Result]) -> Callable[..., Result]:
