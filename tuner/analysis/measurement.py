@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TypeVar
 
-from tuner.analysis.ranks import united
+from tuner.analysis.ranks import is_sound, united
 from tuner.analysis.resources import (
     ResourceSample,
     card_use,
@@ -337,7 +337,7 @@ def _with_validation(own: Iterable[Entry], beside: Iterable[Entry]) -> bool:
 
 
 def _timed_blocks(entries: Iterable[Entry]) -> list[TimedBlock]:
-    return [(e.t, e.record) for e in entries if isinstance(e.record, child.Block) and _is_sound(e.record)]
+    return [(e.t, e.record) for e in entries if isinstance(e.record, child.Block) and is_sound(e.record)]
 
 
 def _window_of(blocks: Sequence[TimedBlock]) -> list[TimedBlock]:
@@ -360,12 +360,7 @@ def _chosen_blocks(entries: Iterable[Entry], with_validation: bool | None = None
 
 
 def _blocks_of(records: Iterable[Record]) -> list[child.Block]:
-    return [block for block in all_of(records, child.Block) if _is_sound(block)]
-
-
-def _is_sound(block: child.Block) -> bool:
-    """Whether a block's figures can be figures: a script of the user's own may write to any descriptor."""
-    return 0 < block.seconds < math.inf and 0 <= block.samples < math.inf and block.steps >= 0
+    return [block for block in all_of(records, child.Block) if is_sound(block)]
 
 
 def _without_validation(blocks: Sequence[TimedBlock], keep: bool | None) -> list[TimedBlock]:

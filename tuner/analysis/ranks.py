@@ -161,12 +161,13 @@ def _by_rank(entries: Iterable[Entry]) -> list[_Rank]:
             ranks.append(_Rank())
         rank = ranks[entry.rank]
         rank.entries.append(entry)
-        if isinstance(entry.record, Block) and _is_sound(entry.record):
+        if isinstance(entry.record, Block) and is_sound(entry.record):
             rank.blocks.append((entry.t, entry.record))
     return ranks
 
 
-def _is_sound(block: Block) -> bool:
+def is_sound(block: Block) -> bool:
+    """Whether a block's figures can be figures: a script of the user's own may write to any descriptor."""
     return 0 < block.seconds < math.inf and 0 <= block.samples < math.inf and block.steps >= 0
 
 
