@@ -40,6 +40,8 @@ FIRST_LOOK, LATER_LOOKS = 3, (8, 16, 64, 256)
 ITERATIONS_READ = 3
 """So many iterations are looked at, each for some milliseconds in all: the rate of the others is what is measured."""
 _PLAIN: tuple[Any, ...] = (type(None), bool, int, float, complex, str)
+UNCHANGING = (*_PLAIN, bytes)
+"""Types of values that nothing can change."""
 _COMPARED = (type(None), bool, int, str)
 """Plain values that are compared as they are: a float may be no number, which equals nothing."""
 _NUMBERING = frozenset({"__next__", "__len__", "next", "len"})

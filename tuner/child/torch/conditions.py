@@ -17,6 +17,7 @@ from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
 from .. import call_sites
+from ..data_state import UNCHANGING
 from .reached import IGNORED, around, functions, is_library
 from .state import HOOKS, OWN, hooked
 from .types import Module
@@ -25,7 +26,7 @@ _NUMBERS = (int, float, complex)
 _WORDS = (bool, str, bytes, type(None), enum.Enum)
 SPELL = 16
 """A number that stayed for so many calls begins something new when it changes: it is asked about each time."""
-_PLAIN_TYPES = frozenset({bool, int, float, complex, str, bytes, type(None)})
+_PLAIN_TYPES = frozenset(UNCHANGING)
 _MOST_ENTRIES = 256
 """Larger mappings are data, and not settings."""
 DENSE = 16

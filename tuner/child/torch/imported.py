@@ -16,7 +16,7 @@ from functools import cache
 from types import BuiltinFunctionType, FunctionType, ModuleType
 
 from ..call_sites import is_library
-from ..data_state import values
+from ..data_state import UNCHANGING, values
 from ..taken import taken_of
 from .copies import READING, beside
 from .reached import IGNORED, functions, variables_in
@@ -28,9 +28,7 @@ _CHANGING = (
 """Beginnings of the names of methods that change what they belong to."""
 _SEEDED = ("default_rng", "RandomState", "Random", "PRNGKey", "key")
 _DRAWN = ("random", "rand", "randn", "randint", "randperm", "time", "perf_counter", "now", "uuid4", "urandom", "getpid")
-_UNCHANGING = (
-    type(None), bool, int, float, complex, str, bytes, tuple, FunctionType, BuiltinFunctionType, logging.Logger,
-)  # fmt: skip
+_UNCHANGING = (*UNCHANGING, tuple, FunctionType, BuiltinFunctionType, logging.Logger)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..call_sites import codes
 from ..call_sites import is_library as lies_in_library
-from ..data_state import answers
+from ..data_state import UNCHANGING, answers
 from ..taken import BETWEEN, READS, taken_of
 
 _LIBRARIES = ("torch", "numpy", "builtins", __name__.partition(".")[0])
@@ -39,7 +39,6 @@ _OF_ANY_NAME = frozenset({"getattr", "vars", "__dict__", "asdict", "attrgetter",
 """Names by which code reads attributes whose names it doesn't hold."""
 _SEEDED_BY = ("torch", "random", "cuda", "default_generator")
 """Names by which a script reaches PyTorch's function, or the generator that its process has."""
-_PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _variables: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
 _names: weakref.WeakKeyDictionary[CodeType, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
@@ -231,7 +230,7 @@ def _defaults(function: FunctionType) -> dict[str, object]:
     """Name → what its arguments are where nothing is given, but plain values: it is the same in each call."""
     last = function.__code__.co_varnames[: function.__code__.co_argcount][::-1]
     named = dict(zip(last, (function.__defaults__ or ())[::-1], strict=False)) | (function.__kwdefaults__ or {})
-    return {name: value for name, value in named.items() if not isinstance(value, _PLAIN)}
+    return {name: value for name, value in named.items() if not isinstance(value, UNCHANGING)}
 
 
 def around(function: FunctionType) -> Iterator[object]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from ..data_state import UNCHANGING
 from .types import Tensor
 
 Given = tuple[tuple[object, ...], Mapping[str, object]]
@@ -15,7 +16,6 @@ Given = tuple[tuple[object, ...], Mapping[str, object]]
 LOSS_INSIDE = "the model computes its loss itself"
 NO_ROWS = "no tensor that the model takes has the samples along its first dimension"
 OTHER_ROWS = "what the model gives isn't one row a sample"
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 class UnsplittableError(Exception):
@@ -110,7 +110,7 @@ def _mapped(torch: ModuleType, value: Any, rows: int | None, change: Callable[[A
         if value.layout is not torch.strided or value.is_nested:
             raise UnsplittableError("the model takes a tensor that is sparse or nested")
         return change(value) if rows is None or (value.dim() and value.shape[0] == rows) else value
-    if isinstance(value, (*_PLAIN, torch.dtype, torch.device)):
+    if isinstance(value, (*UNCHANGING, torch.dtype, torch.device)):
         return value
     if type(value) in (dict, OrderedDict):
         return type(value)((key, _mapped(torch, entry, rows, change)) for key, entry in value.items())
@@ -132,7 +132,7 @@ def joined(torch: ModuleType, pieces: Sequence[Any], sizes: Sequence[int]) -> An
         return _joined_tensors(torch, pieces, sizes)
     if any(type(piece) is not type(first) for piece in pieces):
         raise UnsplittableError(OTHER_ROWS)
-    if isinstance(first, _PLAIN):
+    if isinstance(first, UNCHANGING):
         if any(piece != first for piece in pieces):
             raise UnsplittableError(OTHER_ROWS)
         return first

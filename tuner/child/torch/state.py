@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from types import FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
+from ..data_state import UNCHANGING
 from .reached import reached
 from .types import Module
 
@@ -15,8 +16,7 @@ OWN = frozenset({
     "_parameters", "_modules", "_buffers", "training", "_non_persistent_buffers_set", "_state_dict_hooks",
     "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks", *HOOKS,
 })  # fmt: skip
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_NEVER_INSIDE = (*_PLAIN, type, ModuleType, FunctionType, MethodType)
+_NEVER_INSIDE = (*UNCHANGING, type, ModuleType, FunctionType, MethodType)
 _LOOKED_INTO = 64
 _DEEPEST = 2
 """Levels of objects and containers that are followed from an attribute of a module."""
@@ -121,6 +121,6 @@ def _marked(value: Any, entries: list[object] | None) -> tuple[object, object, o
 
 
 def _same(one: object, other: object) -> bool:
-    if isinstance(one, _PLAIN):
+    if isinstance(one, UNCHANGING):
         return type(one) is type(other) and (one == other or repr(one) == repr(other))  # NaN equals nothing
     return one is other

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 
 from ..call_sites import is_library
+from ..data_state import UNCHANGING
 from ..taken import BETWEEN, READS, taken_of_first
 from .counting import updated_by
 
@@ -32,7 +33,7 @@ _IN_PLACE = range(13, 26)
 """Arguments of ``BINARY_OP`` that stand for ``+=`` and its like."""
 _TAKES = ("LOAD_ATTR", "BINARY_SUBSCR", "BINARY_SLICE")
 """Instructions that take a part of something, which may lie where it did."""
-_FIXED = (type(None), bool, int, float, complex, str, bytes, tuple)
+_FIXED = (*UNCHANGING, tuple)
 _CHANGERS = frozenset({
     "shuffle", "seed", "manual_seed", "setattr", "delattr", "exec", "eval", "next", "vars", "super",
     "copyto", "put", "place", "putmask", "put_along_axis", "fill_diagonal", "at", "out",
