@@ -22,7 +22,7 @@ from ..records import Evidence
 from ..session import Session
 from .compiling import MOST_MODELS, repeated_blocks
 from .parts import CHANGES, HOOKED, SHARDED, in_backward
-from .rows import tensors
+from .rows import versions
 from .state import State, hooked, same_state, state_of
 from .types import Module
 
@@ -143,9 +143,9 @@ class CheckpointWatch:
         given = (*args, *kwargs.values())
         model.refused, model.watched = self._obstacle(block) or _obstacle_of(self.torch, given), True
         with self._looking(model, block):
-            versions = self._versions((args, kwargs))
+            before = versions(self.torch, (args, kwargs))
             result = block._call_impl(*args, **kwargs)
-            if self._versions((args, kwargs)) != versions:
+            if versions(self.torch, (args, kwargs)) != before:
                 model.refused = model.refused or CHANGES
         return result
 
@@ -170,10 +170,6 @@ class CheckpointWatch:
             model.refused = model.refused or KEEPS
         elif drawn != _drawn():
             model.refused = model.refused or DRAWS
-
-    def _versions(self, given: object) -> list[int]:
-        held: list[Any] = list(tensors(self.torch, given))
-        return [tensor._version for tensor in held if not tensor.is_inference()]
 
     # the config
 

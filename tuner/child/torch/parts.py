@@ -38,7 +38,7 @@ from .rows import (
     part,
     signature,
     some,
-    tensors,
+    versions,
 )
 from .state import State, hooked, same_state, state_of
 from .types import Module
@@ -186,17 +186,13 @@ class PartsWatch:
 
     def _watched(self, root: _Root, module: Module, forward: Forward, given: Given, *, always: bool = False) -> Any:
         """What it gives for the whole batch, looked at; ``always``: what the module holds, too, which is due rarely."""
-        before, versions = _looked_at(root, module, always=always), self._versions(given)
+        before, written = _looked_at(root, module, always=always), versions(self.torch, given)
         result = forward(*given[0], **given[1])
-        if self._versions(given) != versions:
+        if versions(self.torch, given) != written:
             root.refused = CHANGES
         elif before is not None:
             root.refused = root.refused or self._obstacle(root, module, before, given, result)
         return result
-
-    def _versions(self, given: Given) -> list[int]:
-        held: list[Any] = list(tensors(self.torch, given))
-        return [tensor._version for tensor in held if not tensor.is_inference()]
 
     def _obstacle(self, root: _Root, module: Module, before: State, given: Given, result: object) -> str:
         """What shows in a call with the whole batch that speaks against parts; "" for nothing."""

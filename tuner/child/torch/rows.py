@@ -35,6 +35,12 @@ def tensors(torch: ModuleType, value: object) -> Iterator[Tensor]:
             yield from tensors(torch, entry)
 
 
+def versions(torch: ModuleType, given: object) -> list[int]:
+    """How often each of its tensors was written to."""
+    held: list[Any] = list(tensors(torch, given))
+    return [tensor._version for tensor in held if not tensor.is_inference()]
+
+
 def count(torch: ModuleType, given: Given, expected: int = 0) -> int:
     """How many rows a call is about: ``expected`` where a tensor has so many, else those of the first tensor.
 
