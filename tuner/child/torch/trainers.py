@@ -30,15 +30,7 @@ def lightning(session: Session, module: ModuleType) -> None:
     more.
     """
 
-    def make(original: Callable[..., None]) -> Callable[..., None]:
-        def __init__(trainer: object, *args: object, **kwargs: object) -> None:
-            session.facts.trainer = "lightning"
-            _choose(session, "precision", kwargs, "precision", LIGHTNING_PRECISION, written=kwargs.get("precision"))
-            original(trainer, *args, **kwargs)
-
-        return __init__
-
-    patch(module.Trainer, "__init__", make)
+    _set_precision(session, module.Trainer, "lightning")
     if session.measuring:
         patch(module.Trainer, "fit", _taking_metrics(session))
 
@@ -128,16 +120,19 @@ def _loader_options(session: Session, options: Options) -> None:
 
 def fabric(session: Session, module: ModuleType) -> None:
     """Lightning's Fabric: precision; everything else stays with the script's own loop."""
+    _set_precision(session, module.Fabric, "fabric")
 
+
+def _set_precision(session: Session, trainer: type, name: str) -> None:
     def make(original: Callable[..., None]) -> Callable[..., None]:
-        def __init__(fabric: object, *args: object, **kwargs: object) -> None:
-            session.facts.trainer = "fabric"
+        def __init__(made: object, *args: object, **kwargs: object) -> None:
+            session.facts.trainer = name
             _choose(session, "precision", kwargs, "precision", LIGHTNING_PRECISION, written=kwargs.get("precision"))
-            original(fabric, *args, **kwargs)
+            original(made, *args, **kwargs)
 
         return __init__
 
-    patch(module.Fabric, "__init__", make)
+    patch(trainer, "__init__", make)
 
 
 def accelerate(session: Session, module: ModuleType) -> None:
