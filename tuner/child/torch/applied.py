@@ -196,7 +196,7 @@ class AppliedKnobs:
         optimizers = list(self.watches.steps.optimizers)
         using = sum(all(group.get(chosen) for group in each.param_groups) for each in optimizers)
         lacking = sorted(
-            {type(each).__name__ for each in optimizers if chosen not in implementations(self.torch, each)}
+            {type(each).__name__ for each in optimizers if chosen not in implementations(each)}
         )
         if lacking:
             return Effect(using, f"{', '.join(lacking)} has no {chosen} implementation")

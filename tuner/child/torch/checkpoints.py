@@ -52,7 +52,7 @@ class ResumeWatch:
         """A saved group with the config's knobs. What it was saved under, this config or none, shows in its rate."""
         adapted = dict(group)
         chosen = self.session.knobs.wanted("optimizer")
-        if chosen is not None and chosen in implementations(self.torch, optimizer):
+        if chosen is not None and chosen in implementations(optimizer):
             adapted.update(fused=chosen == "fused", foreach=chosen == "foreach")
         factor = self._factor(optimizer, index, group.get("initial_lr", group.get("lr")))
         for name in ("lr", "initial_lr"):

@@ -45,7 +45,7 @@ class Implementations:
         """Has each optimizer that offers it update so."""
         self._chosen = chosen
         for optimizer in self._optimizers():
-            if chosen not in implementations(self._torch, optimizer):
+            if chosen not in implementations(optimizer):
                 continue
             for owner in (*optimizer.param_groups, optimizer.defaults):
                 owner.update(fused=chosen == "fused", foreach=chosen == "foreach")
@@ -68,7 +68,7 @@ class Implementations:
 
     def are(self, chosen: str) -> bool:
         """Whether all groups of all optimizers that offer it update so."""
-        offering = [of for of in self._optimizers() if chosen in implementations(self._torch, of)]
+        offering = [of for of in self._optimizers() if chosen in implementations(of)]
         return all(group.get(chosen) is True for of in offering for group in of.param_groups)
 
     def reset_others(self) -> None:
@@ -87,7 +87,7 @@ class Implementations:
 
         An update that finds them elsewhere fails, or waits for the device once for each weight.
         """
-        if "fused" not in implementations(self._torch, optimizer):
+        if "fused" not in implementations(optimizer):
             return
         fused = {id(each) for group in optimizer.param_groups if group.get("fused") for each in group["params"]}
         for weight, state in self._counted(optimizer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from types import CodeType, ModuleType
+from types import CodeType
 from typing import Any
 
 from .types import Optimizer
@@ -19,13 +19,13 @@ class Stepped:
     implementation: str
 
 
-def describe(torch: ModuleType, optimizer: Optimizer) -> Stepped:
+def describe(optimizer: Optimizer) -> Stepped:
     """The optimizer as it stands."""
-    offered = frozenset(implementations(torch, optimizer))
+    offered = frozenset(implementations(optimizer))
     return Stepped(type(optimizer).__name__, offered, _implementation(optimizer))
 
 
-def implementations(torch: ModuleType, optimizer: Optimizer) -> list[str]:
+def implementations(optimizer: Optimizer) -> list[str]:
     """Which of "foreach" and "fused" the optimizer's class offers for its parameters."""
     accepted = inspect.signature(type(optimizer).__init__).parameters
     parameters = [p for group in optimizer.param_groups for p in group["params"]]

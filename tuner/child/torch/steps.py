@@ -225,7 +225,7 @@ class StepWatch:
         self.devices |= {p.device.type for group in optimizer.param_groups for p in group["params"]}
         # Optimizers that follow each other (one a fold, say) don't share a loop; those that live together do.
         self.together = max(self.together, len(self._described))
-        described = describe(self.torch, optimizer)
+        described = describe(optimizer)
         if self.together > len(self.stepped) or described not in self.stepped:
             self.stepped.append(described)
 
@@ -356,7 +356,7 @@ class StepWatch:
 
     def _choose_implementation(self, optimizer: Optimizer) -> None:
         chosen = self.session.request.config["optimizer"]
-        if chosen not in implementations(self.torch, optimizer):
+        if chosen not in implementations(optimizer):
             return
         group = optimizer.param_groups[-1]
         group["fused"], group["foreach"] = chosen == "fused", chosen == "foreach"

@@ -113,7 +113,7 @@ class TorchSwitcher(Switcher):
         if config.get("channels_last") is False:
             return "can't be switched to: the script's own layout stays"
         chosen = config.get("optimizer")
-        if chosen is not None and not any(chosen in implementations(self._torch, each) for each in self._optimizers()):
+        if chosen is not None and not any(chosen in implementations(each) for each in self._optimizers()):
             return f"can't be switched to: no optimizer has a {chosen} implementation"
         return ""
 
