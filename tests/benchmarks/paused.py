@@ -47,15 +47,16 @@ class Held(ProcessRunner):
         """The rate in a round's first turns as a multiple of that in its others, one for each round; in the rounds with
         an even number (from 0) ``held`` trials are held beside the first ones.
         """
-        numbers, around = count(1), self._surroundings(request)
+        self._surroundings(request)
+        numbers = count(1)
         with ExitStack() as resources:
-            trial = self._begin(request, resources, around, stop, ())
+            trial = self._begin(request, resources, stop, ())
             trial.run(stop)
             for done in range(rounds):
                 with ExitStack() as of_others:
                     for number in range(held):
                         folder = request.folder.with_name(f"{done}-{number}")
-                        other = self._begin(replace(request, folder=folder), of_others, around, stop, ())
+                        other = self._begin(replace(request, folder=folder), of_others, stop, ())
                         other.run(stop)
                         if not other.waits:
                             sys.exit("another trial didn't come to its window")

@@ -363,7 +363,6 @@ def exec_applied(
     shown: bool = True,
     strict: bool = False,
     any_devices: bool = False,
-    python: str = sys.executable,
     child: Path = CHILD,
 ) -> NoReturn:
     """Replaces this process by the script with the config applied: nothing of ours stays beside it.
@@ -380,7 +379,7 @@ def exec_applied(
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # what it leads to is full: the script, too, is told so where it prints
             stream.flush()
-    os.execvpe(python, [python, str(child)], environment)
+    os.execvpe(sys.executable, [sys.executable, str(child)], environment)
 
 
 def _in_memory(request: str) -> str:

@@ -90,7 +90,7 @@ class ProcessRunner(Runner):
         around = self._surroundings(request)
         try:
             with contextlib.ExitStack() as resources:
-                watch = self._begin(request, resources, around, stop)
+                watch = self._begin(request, resources, stop)
                 watch.run(stop)
         except OSError as error:
             return _infrastructure(error, request.folder, time.monotonic() - started)
@@ -143,7 +143,7 @@ class ProcessRunner(Runner):
                 watches: list[TrialWatch] = []
                 for request in requests:
                     beside = [made for earlier in requests[: len(watches)] for made in made_so_far(earlier.folder)]
-                    watches.append(self._begin(request, begun, around, stop, beside))
+                    watches.append(self._begin(request, begun, stop, beside))
                     watches[-1].run(stop)
                 if not self._servers.start_unlike:
                     resources.push(begun.pop_all())
@@ -161,7 +161,7 @@ class ProcessRunner(Runner):
                 return ByTurns((), f"{NO_WINDOW} ({self._why_none_stands})")
             around = self._surroundings(request)
             with contextlib.ExitStack() as resources:
-                watch = self._begin(request, resources, around, stop, made_so_far(standing.request.folder))
+                watch = self._begin(request, resources, stop, made_so_far(standing.request.folder))
                 watch.run(stop)
                 exchange = Exchange(watch, request, lambda: self._standing_for(written, stop, request), race)
                 beside = exchange.run(self._turns, stop)
@@ -204,7 +204,7 @@ class ProcessRunner(Runner):
         around = self._surroundings(request)
         with contextlib.ExitStack() as resources:
             hidden = made_so_far(beside.folder) if beside is not None else ()
-            watch = self._begin(request, resources, around, stop, hidden)
+            watch = self._begin(request, resources, stop, hidden)
             if beside is not None:
                 watch.ends_by = beside.ends_by
             watch.run(stop)
@@ -221,7 +221,6 @@ class ProcessRunner(Runner):
         self,
         request: TrialRequest,
         resources: contextlib.ExitStack,
-        around: _Surroundings,
         stop: threading.Event,
         hidden: Sequence[str] | None = None,
     ) -> TrialWatch:

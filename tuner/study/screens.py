@@ -64,7 +64,7 @@ def missing_s(study: StudyContext, candidate: Trial, seeds: int, samples: int) -
     """What the runs of so many seeds of its screen take that aren't in the record."""
     if _is_settled_by_record(study, candidate, samples):
         return 0.0
-    wanted = [run for seed in range(1, seeds + 1) for run in _runs(study, candidate, seed, samples)]
+    wanted = [run for seed in range(1, seeds + 1) for run in _runs(candidate, seed, samples)]
     return sum(study.time.runs.screen_s(run.config, samples) for run in wanted if study.store.find(run) is None)
 
 
@@ -232,7 +232,7 @@ def _unlike(study: StudyContext, candidate: Trial, pairs: Sequence[Pair], sample
 
 def _as_written(study: StudyContext, candidate: Trial, samples: int) -> list[Pair]:
     """The script as written beside itself, by the first run of a screen; empty where that isn't in the record."""
-    first = study.store.find(_runs(study, candidate, 1, samples)[0])
+    first = study.store.find(_runs(candidate, 1, samples)[0])
     return [_paired(study, 1, first, first)] if first is not None else []
 
 
@@ -248,7 +248,7 @@ def screen(study: StudyContext, candidate: Trial) -> Screened | None:
     for samples in lengths_of(study, candidate):
         if _lacks_time(study, candidate, SEEDS, samples):
             return _lacking_time(unlike or nothing)
-        if _run(study, candidate, _runs(study, candidate, 1, samples)[0]) is None:
+        if _run(study, candidate, _runs(candidate, 1, samples)[0]) is None:
             return _lacking_time(unlike or nothing)
         nothing = _nothing_told(study, candidate, samples)
         if nothing is not None and (unlike is not None or not _may_keep_course(study, candidate, samples)):
@@ -336,7 +336,7 @@ def _is_settled_by_record(study: StudyContext, candidate: Trial, samples: int) -
     return has_left or not _may_keep_course(study, candidate, samples)
 
 
-def _runs(study: StudyContext, candidate: Trial, seed: int, samples: int) -> tuple[NewTrial, NewTrial]:
+def _runs(candidate: Trial, seed: int, samples: int) -> tuple[NewTrial, NewTrial]:
     """A pair: the script as written, which all candidates share, and the candidate."""
     baseline = NewTrial(Phase.SCREEN, BASELINE, f"screen over {samples} samples", seed=seed, samples=samples)
     why = f"screen of trial {candidate.number} over {samples} samples"
@@ -347,7 +347,7 @@ def recorded_pairs(study: StudyContext, candidate: Trial, samples: int) -> list[
     """The pairs that were run already, from the first seed on."""
     pairs: list[Pair] = []
     for seed in range(1, MOST_SEEDS + 1):
-        before, after = (study.store.find(run) for run in _runs(study, candidate, seed, samples))
+        before, after = (study.store.find(run) for run in _runs(candidate, seed, samples))
         if before is None or after is None:
             break
         pairs.append(_paired(study, seed, before, after))
@@ -356,7 +356,7 @@ def recorded_pairs(study: StudyContext, candidate: Trial, samples: int) -> list[
 
 def _pair(study: StudyContext, candidate: Trial, seed: int, samples: int) -> Pair | None:
     """None where the time was up before both were through."""
-    runs = _runs(study, candidate, seed, samples)
+    runs = _runs(candidate, seed, samples)
     before = _run(study, candidate, runs[0])
     after = _run(study, candidate, runs[1]) if before is not None else None
     return _paired(study, seed, before, after) if before is not None and after is not None else None
