@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TextIO
 
-_GENTLE = ("SIGTERM", "SIGHUP")
-
 
 @contextmanager
 def stopping_on_signals(stop: threading.Event, on_stop: Callable[[], None]) -> Iterator[None]:
@@ -31,14 +29,13 @@ def stopping_on_signals(stop: threading.Event, on_stop: Callable[[], None]) -> I
         finish(number, frame)
 
     def finish(number: int, frame: FrameType | None) -> None:
-        if number == getattr(signal, "SIGHUP", None):
+        if number == signal.SIGHUP:
             _leave(terminals)
         if not stop.is_set():
             stop.set()
             on_stop()
 
-    handlers = {signal.SIGINT: interrupt}
-    handlers |= {getattr(signal, name): finish for name in _GENTLE if hasattr(signal, name)}
+    handlers = {signal.SIGINT: interrupt, signal.SIGTERM: finish, signal.SIGHUP: finish}
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         del handlers[signal.SIGHUP]
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

@@ -10,14 +10,13 @@ from pathlib import Path
 
 def usable_cores() -> int:
     """Cores that this process may use: its affinity, cut by a container's CPU quota; at least 1."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0))
     return max(1, min(cores, math.ceil(_cpu_quota())) if math.isfinite(_cpu_quota()) else cores)
 
 
 def spare_cores() -> int:
     """Cores of this process's affinity that a container's CPU quota keeps from it."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(0, cores - usable_cores())
+    return max(0, len(os.sched_getaffinity(0)) - usable_cores())
 
 
 def host_memory() -> tuple[int, int]:
