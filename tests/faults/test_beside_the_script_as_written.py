@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.turn_takers import lives, note_others, nothing_is_left, pids_in, program, requests_for
+from support.forked import lives
+from support.turn_takers import note_others, nothing_is_left, pids_in, program, requests_for
 
 from tuner.analysis.race import Race
 from tuner.child.records import Block, Hello

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.forked import lives
 
 from tuner.devices.cpu import cpu_device
 from tuner.model import Config, Outcome, OutcomeKind, Script
@@ -81,20 +82,12 @@ def run(tmp_path: Path) -> Run:
     return run_program
 
 
-def _is_alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
-
-
 def _left(tmp_path: Path, *, within_s: float = 0.0, ranks: int = 2) -> list[str]:
     """The names of the trial's processes that are still there."""
     deadline = time.monotonic() + within_s
     while True:
         names = [f"{kind}{rank}" for kind in ("pid", "worker") for rank in range(ranks)]
-        left = [name for name in names if _is_alive(int((tmp_path / "trial" / name).read_text()))]
+        left = [name for name in names if lives(int((tmp_path / "trial" / name).read_text()))]
         if not left or time.monotonic() >= deadline:
             return left
         time.sleep(0.02)

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.forked import lives
 
 from tuner.child import wire
 from tuner.child.records import Window
@@ -85,17 +86,9 @@ def run(tmp_path: Path) -> Run:
     return run_program
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
-
-
 def gone_within(pid: int, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
-    while is_alive(pid):
+    while lives(pid):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
@@ -243,7 +236,7 @@ def test_an_exception_raised_by_our_own_kill_is_not_the_scripts(run: Run) -> Non
 def test_a_daemonised_grandchild_does_not_outlive_the_trial(run: Run, tmp_path: Path) -> None:
     outcome = run(DAEMON + WINDOW)
     assert outcome.complete
-    assert not is_alive(int((tmp_path / "trial" / "daemon").read_text()))
+    assert not lives(int((tmp_path / "trial" / "daemon").read_text()))
 
 
 def test_memory_beyond_the_cap_ends_the_trial(run: Run) -> None:
@@ -318,7 +311,7 @@ def test_a_full_disk_is_our_fault_and_leaves_no_process(run: Run, tmp_path: Path
     outcome = run('remember("pid", os.getpid())\n' + WINDOW + "time.sleep(600)")
     assert (outcome.kind, outcome.reason) == (OutcomeKind.INFRASTRUCTURE, "disk-full")
     pid = tmp_path / "trial" / "pid"
-    assert not pid.exists() or not is_alive(int(pid.read_text()))
+    assert not pid.exists() or not lives(int(pid.read_text()))
 
 
 def test_stop_ends_the_trial_at_once(tmp_path: Path) -> None:
@@ -335,7 +328,7 @@ def test_stop_ends_the_trial_at_once(tmp_path: Path) -> None:
         ProcessRunner(child=child).run(request_for(tmp_path), stop)
     assert time.monotonic() - started < 20, "and not what it sleeps"
     for name in ("pid", "daemon"):
-        assert not is_alive(int((tmp_path / "trial" / name).read_text()))
+        assert not lives(int((tmp_path / "trial" / name).read_text()))
 
 
 @pytest.mark.slow  # 3 s beside three others
@@ -345,7 +338,7 @@ def test_nothing_outlives_the_study(tmp_path: Path, number: signal.Signals) -> N
     study = f"""
 import signal, sys, threading
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
-sys.path[:0] = [{str(ROOT)!r}, {str(Path(__file__).parent)!r}]
+sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "tests")!r}, {str(Path(__file__).parent)!r}]
 from pathlib import Path
 from test_process_runner import request_for
 from tuner.runner.process import ProcessRunner

@@ -18,7 +18,8 @@ import time
 from pathlib import Path
 
 import pytest
-from support.turn_takers import lives, note_others, nothing_is_left, pids_in, program, requests_for
+from support.forked import lives
+from support.turn_takers import note_others, nothing_is_left, pids_in, program, requests_for
 
 from tuner.child.records import Block
 from tuner.model import Outcome, OutcomeKind

@@ -11,7 +11,7 @@ from tuner.child import wire
 from tuner.child.records import Window
 from tuner.devices.cpu import cpu_device
 from tuner.model import Config, Script
-from tuner.runner.guard import descendants, stat_fields
+from tuner.runner.guard import descendants
 from tuner.runner.request import Limits, TrialRequest
 
 OTHERS: set[int] = set()
@@ -93,8 +93,3 @@ def pids_in(folder: Path) -> set[int]:
             if pid is not None:
                 found |= {pid, *descendants(pid)}
     return found
-
-
-def lives(pid: int) -> bool:
-    fields = stat_fields(pid)
-    return fields is not None and fields[0] not in "ZX"
