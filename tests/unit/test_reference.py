@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,3 +74,26 @@ def test_every_verb_stands_on_the_front_page() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     table = section(readme, "Verbs")
     assert {name for name in VERBS if f"| `autotune {name} " not in table} == set()
+
+
+GOLDEN = sorted((ROOT / "tests" / "golden").glob("*.json"))
+NAMES_OF_OTHERS = {
+    "config", "first", "turned", "left_out", "environment", "metrics", "knowledge", "frameworks", "max_metric_drop",
+    "max_metric_rise",
+}  # fmt: skip
+"""Fields that hold knobs, packages and the script's own words."""
+
+
+def fields_of(document: Any) -> set[str]:
+    if isinstance(document, list):
+        return set().union(*map(fields_of, document))
+    if not isinstance(document, dict):
+        return set()
+    return {*document}.union(*(fields_of(value) for name, value in document.items() if name not in NAMES_OF_OTHERS))
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: path.name)
+def test_every_field_that_is_printed_or_exported_is_documented(golden: Path) -> None:
+    export = (ROOT / "tuner" / "export" / "README.md").read_text(encoding="utf-8")
+    told = {*re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", export + section(CLI, "JSON of the lists"))))}
+    assert fields_of(json.loads(golden.read_text(encoding="utf-8"))) - told == set()
