@@ -54,3 +54,17 @@ def test_steps_run_together_in_a_trial_and_in_an_applied_run(run_child: Run, wri
     assert len(own) == 4
     for other in (ran, applied):
         assert losses_of(other) == pytest.approx(own, rel=1e-5)
+
+
+def test_what_waits_as_a_validation_begins_counts_with_its_samples(run_child: Run, write_script: Write) -> None:
+    """Of ten steps between two validations the last two waited for two more: their samples were forgotten."""
+    score = "score = jax.jit(lambda params, x: jnp.tanh(x @ params['w']).mean())\nfor _ in range(3):"
+    evaluated = "losses.append(loss)\n        if start % 200 == 180:\n            score(params, X)"
+    script = write_script(SCRIPT.replace("for _ in range(3):", score).replace("losses.append(loss)", evaluated))
+    ran = run_child(script, {"steps_per_call": 4}, window=SCREEN, knowledge=KNOWN)
+    assert ran.returncode == 0, ran.output
+    assert ran.evidence("steps_per_call") == "verified", ran.of("knob")
+    assert ran.facts["set_apart"] == "all"
+    assert ran.facts["samples"] == 3 * 400
+    blocks = ran.of("block")
+    assert sum(block["samples"] for block in blocks) == 20 * sum(block["steps"] for block in blocks)
