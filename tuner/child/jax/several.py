@@ -79,7 +79,7 @@ class SeveralWatch:
             if self.is_turned:
                 deferred.install(jax)
                 patch(array, "delete", self._settling)
-                self.steps.tells = self.tells
+                self.steps.tells, self.steps.catches_up = self.tells, self.catches_up
             self.own = Jax(
                 jax.jit, jax.lax.scan, jax.numpy.stack, tree.tree_flatten, tree.tree_unflatten, narrowed,
                 config.trace_context, array, lambda: jax.config.jax_enable_x64, config.enable_x64, jax.transfer_guard,
@@ -105,6 +105,14 @@ class SeveralWatch:
         if waiting and self._screened.is_on and (run > 0 or (self.counted.together and self._screened.is_enough)):
             self.settle()  # each loss belongs to its step, and the script as written ends with this one
             run = self._untold
+        self._tell(run)
+
+    def catches_up(self) -> None:
+        """Has all calls run that wait, and tells of their steps: what comes next is training no more."""
+        self.settle()
+        self._tell(self._untold - sum(each.waiting for each in self._functions))
+
+    def _tell(self, run: int) -> None:
         if run > 0:
             self._untold -= run
             self.steps.weights.catch_up()

@@ -54,10 +54,8 @@ class StepWatch:
         self.devices = DeviceWatch(session)
         self.tracing = Tracing(session, jax)
         self.weights = WeightWatch(session, jax)
-        self.trained = False
-        self.eager_steps = 0
-        self.eager_gradients = 0
-        self.schedule_is_unknown = False
+        self.trained = self.schedule_is_unknown = False
+        self.eager_steps = self.eager_gradients = 0
         self.apart: list[str] = []
         self.in_turns: dict[str, None] = {}
         self.beside: dict[str, int] = {}
@@ -78,6 +76,7 @@ class StepWatch:
         self._training: list[JittedFunction] = []
         self.newest = Newest()
         self.tells: Callable[[int], None] = lambda count: session.step(FRAMEWORK, count)
+        self.catches_up: Callable[[], None] = lambda: None
         self.awaited: Callable[[list[Any]], list[Any]] = list
 
     @property
@@ -173,6 +172,7 @@ class StepWatch:
         since = steps if function.gives_numbers and again else calls
         if not clock.validating and clock.recurring.comes_with_steps(since, is_first=is_first):
             return
+        self.catches_up()
         self._due = args, kwargs  # the loss isn't read from those
         try:
             clock.validation_begins(function)
