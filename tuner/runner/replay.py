@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tuner.model import Config, Outcome
 from tuner.runner.request import Interrupted, Runner, TrialRequest
@@ -26,21 +26,3 @@ class ReplayRunner(Runner):
         if stop.is_set():
             raise Interrupted
         return outcome
-
-
-def recorded(outcomes: Sequence[tuple[Config, Outcome]]) -> Callable[[Config], Outcome]:
-    """Serves a recorded grid; a config that was recorded several times gives its outcomes in turn.
-
-    Raises ``KeyError`` for a config that the record lacks.
-    """
-    turns: dict[Config, list[Outcome]] = {}
-    for config, outcome in outcomes:
-        turns.setdefault(config, []).append(outcome)
-    served: dict[Config, int] = {}
-
-    def outcome_of(config: Config) -> Outcome:
-        row = turns[config]
-        served[config] = served.get(config, -1) + 1
-        return row[served[config] % len(row)]
-
-    return outcome_of

@@ -1,4 +1,4 @@
-"""The runner that serves outcomes from a record: what studies and samplers are tested on."""
+"""The runner that serves outcomes from a function: what studies and samplers are tested on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tuner.model import BASELINE, Config, Device, Outcome, OutcomeKind, Script
-from tuner.runner.replay import ReplayRunner, recorded
+from tuner.runner.replay import ReplayRunner
 from tuner.runner.request import Interrupted, TrialRequest
 
 
@@ -18,17 +18,6 @@ def _request(config: Config) -> TrialRequest:
 
 def _outcome(reason: str) -> Outcome:
     return Outcome(OutcomeKind.CRASHED, reason)
-
-
-def test_a_recorded_config_gives_its_outcomes_in_turn() -> None:
-    grid: list[tuple[Config, Outcome]] = [
-        (Config(a=1), _outcome("first")), (Config(a=True), _outcome("true")), (Config(a=1), _outcome("second")),
-    ]  # fmt: skip
-    outcome_of = recorded(grid)
-    assert [outcome_of(Config(a=1)).reason for _ in range(3)] == ["first", "second", "first"]
-    assert outcome_of(Config(a=True)).reason == "true"
-    with pytest.raises(KeyError):
-        outcome_of(Config(a=2))
 
 
 def test_what_was_asked_is_kept_in_order() -> None:
