@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.forked import lives
+from support.forked import wait_until_gone
 from support.turn_takers import note_others, nothing_is_left, pids_in, program, requests_for
 
 from tuner.analysis.race import Race
@@ -202,10 +202,7 @@ def test_what_is_held_is_ended_as_its_guard_is_killed(tmp_path: Path) -> None:
     ours = pids_in(tmp_path / "standing")
     guard = next(pid for pid in descendants(os.getpid()) if ours & {*descendants(pid)} and pid not in ours)
     os.kill(guard, signal.SIGKILL)
-    deadline = time.monotonic() + 5.0
-    while any(map(lives, ours)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not [pid for pid in ours if lives(pid)]
+    assert not wait_until_gone(ours, 5.0)
     assert study.run(1).complete and study.started == ["0000", "0001"]
     study.runner.close()
     assert nothing_is_left()
@@ -222,10 +219,7 @@ def test_nothing_is_left_stopped_of_a_script_as_written_whose_guard_is_killed(tm
     assert len(ours) == 2 and len(guards) == 1
     os.kill(guards[0], signal.SIGKILL)
     study.runner.close()
-    deadline = time.monotonic() + 5.0
-    while any(map(lives, ours)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not [pid for pid in ours if lives(pid)] and not sessions_of(tmp_path / "standing")
+    assert not wait_until_gone(ours, 5.0) and not sessions_of(tmp_path / "standing")
 
 
 @pytest.mark.slow  # 2 s beside three others
@@ -338,10 +332,7 @@ def kill_parents(folder: Path, times: int, seed: int) -> None:
         assert ours
         parent.send_signal(signal.SIGKILL)
         parent.wait()
-        deadline = time.monotonic() + 10.0
-        while any(map(lives, ours)) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert not [pid for pid in ours if lives(pid)]
+        assert not wait_until_gone(ours, 10.0)
 
 
 def test_a_killed_parent_leaves_nothing_not_even_stopped(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.forked import lives
+from support.forked import wait_until_gone
 from support.turn_takers import note_others, nothing_is_left, pids_in, program, requests_for
 
 from tuner.child.records import Block
@@ -173,7 +173,4 @@ def test_a_killed_parent_leaves_nothing_not_even_stopped(tmp_path: Path) -> None
         assert len(ours) >= 4
         parent.send_signal(signal.SIGKILL)
         parent.wait()
-        deadline = time.monotonic() + 10.0
-        while any(map(lives, ours)) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert not [pid for pid in ours if lives(pid)]
+        assert not wait_until_gone(ours, 10.0)
