@@ -30,6 +30,11 @@ from tuner.space.resolve import resolve
 from tuner.space.resolved import ResolvedSpace
 from tuner.study.plan import StudyPlan
 
+MEASURED = Measurement(
+    rate=100.0, low=98.0, high=102.0, steps_per_s=3.0, unit="samples", blocks=(Block(32.0, 1, 0.32, 0.0),),
+    data_wait_share=0.0, peak_host_bytes=1, peak_device_bytes=0, first_step_s=1.0, compile_s=0.0, losses=(),
+    steady=True, cpu_s_per_sample=0.0, foreign_cpus=0.0,
+)  # fmt: skip
 DEVICE = Device("cpu", 0, "made up", "made up", 16 * 2**30)
 OBJECTIVE = Objective("throughput", "samples/s", True, lambda measurement: measurement.rate)
 WRITTEN: Mapping[str, Any] = {

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.worlds import MEASURED
 
 from tuner.analysis.contention import (
     Host,
@@ -17,16 +18,11 @@ from tuner.analysis.contention import (
     throttle_text,
 )
 from tuner.devices.base import FOREIGN_SHARE, FOREIGN_SHARE_BESIDE_A_DEVICE
-from tuner.model import Block, CardUse, Measurement, Outcome, OutcomeKind, Ratio, Reference
+from tuner.model import CardUse, Outcome, OutcomeKind, Ratio, Reference
 
 CPU = Host(2, FOREIGN_SHARE)
 CARD = Host(8, FOREIGN_SHARE_BESIDE_A_DEVICE, feeds=True)
 EIGHT = Host(8, FOREIGN_SHARE)
-MEASURED = Measurement(
-    rate=100.0, low=98.0, high=102.0, steps_per_s=3.0, unit="samples", blocks=(Block(32.0, 1, 0.32, 0.0),),
-    data_wait_share=0.0, peak_host_bytes=1, peak_device_bytes=0, first_step_s=1.0, compile_s=0.0, losses=(),
-    steady=True, cpu_s_per_sample=0.0, foreign_cpus=0.0,
-)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,14 @@ import math
 from dataclasses import replace
 
 import pytest
+from support.worlds import MEASURED
 
 from tuner.analysis.gain import BaselineTrack, against_fresh, gain, is_drawn, runs_as_written, score_of
 from tuner.analysis.waterfall import waterfall
 from tuner.errors import ObjectiveError
 from tuner.model import (
     BASELINE,
-    Block,
     Config,
-    Measurement,
     Outcome,
     OutcomeKind,
     Phase,
@@ -27,11 +26,6 @@ from tuner.objective import Objective
 
 MORE = Objective("throughput", "samples/s", True, lambda measurement: measurement.rate)
 LESS = Objective("latency", "s", False, lambda measurement: measurement.rate)
-MEASURED = Measurement(
-    rate=100.0, low=98.0, high=102.0, steps_per_s=3.0, unit="samples", blocks=(Block(32.0, 1, 0.32, 0.0),),
-    data_wait_share=0.0, peak_host_bytes=1, peak_device_bytes=0, first_step_s=1.0, compile_s=0.0, losses=(),
-    steady=True, cpu_s_per_sample=0.0, foreign_cpus=0.0,
-)  # fmt: skip
 
 
 def _outcome(figure: float, kind: OutcomeKind = OutcomeKind.COMPLETE) -> Outcome:
