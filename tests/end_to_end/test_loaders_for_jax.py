@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jax_loops import UPDATE, WHOLE, losses
+from support.jax_loops import UPDATE, WHOLE, known_by, losses
 
 Run = Callable[..., Any]
 Write = Callable[..., Path]
@@ -65,13 +65,6 @@ TELLS = GUARDED.replace(
     print(who, "takes ahead:", os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE"), flush=True)
     xs, ys = zip(*items)""",
 )
-KNOWN = {"framework": "jax", "unit": "samples"}
-
-
-def known_by(ran: Any) -> dict[str, Any]:
-    """What a study knows of the script by its first trial."""
-    names = ("training_loaders", "as_written", "loaders", "input_plan", "cache_bytes")
-    return {**KNOWN, **{name: ran.facts[name] for name in names}}
 
 
 def wait_share(ran: Any) -> float:

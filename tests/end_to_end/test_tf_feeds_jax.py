@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.jax_loops import UPDATE, WHOLE, losses
+from support.jax_loops import UPDATE, WHOLE, known_by, losses
 
 Run = Callable[..., Any]
 Write = Callable[..., Path]
@@ -34,17 +34,10 @@ finally:
     print("trained on", trained, flush=True)
 """
 )
-KNOWN = {"framework": "jax", "unit": "samples"}
 LOOPS = {
     "as_numpy_iterator": ("data.as_numpy_iterator()", "x", "y"),
     "by itself": ("data", "x.numpy()", "y.numpy()"),
 }
-
-
-def known_by(ran: Any) -> dict[str, Any]:
-    """What a study knows of the script by its first trial."""
-    names = ("training_loaders", "as_written", "loaders", "input_plan", "cache_bytes")
-    return {**KNOWN, **{name: ran.facts[name] for name in names}}
 
 
 @pytest.mark.slow  # unit/child/test_feeds_of_jax.py, in one process

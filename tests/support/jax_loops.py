@@ -24,6 +24,12 @@ def weights():
 """
 
 
+def known_by(ran: Any) -> dict[str, Any]:
+    """What a study knows of the script by its first trial."""
+    names = ("training_loaders", "as_written", "loaders", "input_plan", "cache_bytes")
+    return {"framework": "jax", "unit": "samples", **{name: ran.facts[name] for name in names}}
+
+
 def losses(ran: Any) -> list[str]:
     """Those that the script prints."""
     return re.findall(r"^loss (\S+)$", ran.output, re.MULTILINE)
