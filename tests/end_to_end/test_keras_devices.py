@@ -119,19 +119,20 @@ def on_a_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     tf.distribute.experimental_set_strategy(None)
 
 
-@pytest.mark.slow  # 4 s beside three others
-def test_a_strategy_that_is_undone_does_not_switch_xla_on(begin: Callable[..., Any], on_a_card: None) -> None:
+def train(*, mirrored: bool = True) -> Any:
     import numpy as np
     import tensorflow as tf
 
-    def train(*, mirrored: bool = True) -> Any:
-        layers = keras().layers
-        with tf.distribute.MirroredStrategy(["CPU:0"]).scope() if mirrored else tf.name_scope("plain"):
-            model = keras().Sequential([layers.Input([4]), layers.Dense(1)])
-            model.compile("sgd", "mse")
-        model.fit(np.zeros((64, 4)), np.zeros((64, 1)), verbose=0)
-        return model
+    layers = keras().layers
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope() if mirrored else tf.name_scope("plain"):
+        model = keras().Sequential([layers.Input([4]), layers.Dense(1)])
+        model.compile("sgd", "mse")
+    model.fit(np.zeros((64, 4)), np.zeros((64, 1)), verbose=0)
+    return model
 
+
+@pytest.mark.slow  # 4 s beside three others
+def test_a_strategy_that_is_undone_does_not_switch_xla_on(begin: Callable[..., Any], on_a_card: None) -> None:
     baseline = begin()
     train()
     written = baseline.end()["as_written"]
@@ -150,13 +151,6 @@ def test_a_strategy_that_is_undone_does_not_switch_xla_on(begin: Callable[..., A
 @pytest.mark.slow  # 2 s beside three others
 @pytest.mark.parametrize("mirrored", [True, False])
 def test_the_wait_under_a_strategy_is_not_seen(begin: Callable[..., Any], mirrored: bool) -> None:
-    import numpy as np
-    import tensorflow as tf
-
-    layers = keras().layers
     trial = begin()
-    with tf.distribute.MirroredStrategy(["CPU:0"]).scope() if mirrored else tf.name_scope("plain"):
-        model = keras().Sequential([layers.Input([4]), layers.Dense(1)])
-        model.compile("sgd", "mse")
-    model.fit(np.zeros((64, 4)), np.zeros((64, 1)), verbose=0)
+    train(mirrored=mirrored)
     assert trial.end()["wait_is_unseen"] is mirrored
