@@ -172,16 +172,21 @@ def test_it_is_as_fast_as_its_first_turn_at_least() -> None:
     assert told.high == pytest.approx(0.96)
 
 
+def samples_of(recorded: Recorded, only: Entry, *, always: bool = False) -> list[ResourceSample]:
+    """Both cores are busy in the turn ``only``, or always."""
+    samples, busy = [], 0.0
+    for t in itertools.takewhile(lambda t: t < recorded.now + 0.2, (10 + 0.05 * n for n in itertools.count())):
+        busy += 0.05 * (2 if always or only.t - 0.3 < t <= only.t + 0.05 else 0)
+        samples.append(ResourceSample(t, busy_s=busy, cores=2))
+    return samples
+
+
 @pytest.mark.parametrize("always", [False, True])
 def test_a_single_turn_that_others_disturbed_says_nothing_but_where_all_are(*, always: bool) -> None:
     recorded = left_after_one_round()
     turns = [e for e in recorded.entries if isinstance(e.record, Block) and e.record.turn]
     only = turns[5]  # after three first turns, one of the script as written, and one of another config
-    samples, busy = [], 0.0
-    for t in itertools.takewhile(lambda t: t < recorded.now + 0.2, (10 + 0.05 * n for n in itertools.count())):
-        busy += 0.05 * (2 if always or only.t - 0.3 < t <= only.t + 0.05 else 0)
-        samples.append(ResourceSample(t, busy_s=busy, cores=2))
-    told = recorded.found(samples)[Config(THREADS)]
+    told = recorded.found(samples_of(recorded, only, always=always))[Config(THREADS)]
     assert (told.gain is not None) is always
     assert told.fault == ("" if always else TOO_FEW)
 
@@ -205,11 +210,7 @@ def test_turns_that_others_disturbed_are_left_out(rounds: int, place: int) -> No
         Entry(e.t, Block(Phase.WINDOW, 10, 1.0, 0.25, 0.0, turn=disturbed.record.turn)) if e is disturbed else e
         for e in recorded.entries if isinstance(disturbed.record, Block)
     ]  # fmt: skip
-    samples, busy = [], 0.0
-    for t in itertools.takewhile(lambda t: t < recorded.now + 0.2, (10 + 0.05 * n for n in itertools.count())):
-        busy += 0.05 * (2 if disturbed.t - 0.3 < t <= disturbed.t + 0.05 else 0)
-        samples.append(ResourceSample(t, busy_s=busy, cores=2))
-    (found,) = rotation_of(spoilt, samples)
+    (found,) = rotation_of(spoilt, samples_of(recorded, disturbed))
     assert found.gain is not None and found.gain.ratio == pytest.approx(1.7)
     assert 2 <= found.pairs <= rounds
     (without,) = rotation_of(spoilt, ())
@@ -224,11 +225,7 @@ def test_a_pair_without_one_of_its_turns_counts_as_much_as_the_others() -> None:
             recorded.turn(config, factor=factor)
     recorded.end()
     disturbed = [e for e in recorded.entries if isinstance(e.record, Block) and e.record.turn][5]
-    samples, busy = [], 0.0
-    for t in itertools.takewhile(lambda t: t < recorded.now + 0.2, (10 + 0.05 * n for n in itertools.count())):
-        busy += 0.05 * (2 if disturbed.t - 0.3 < t <= disturbed.t + 0.05 else 0)
-        samples.append(ResourceSample(t, busy_s=busy, cores=2))
-    found = recorded.found(samples)
+    found = recorded.found(samples_of(recorded, disturbed))
     for config in configs:
         gain = found[Config(config)].gain
         assert gain is not None and gain.ratio == pytest.approx(RATES[Config(config)] / 100)
