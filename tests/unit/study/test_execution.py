@@ -109,15 +109,22 @@ class ByTurnsInTurn(InTurn):
     takes_turns = True
 
 
+def together(folder: Path, runner: ByTurnsInTurn, rounds: int = 1) -> tuple[TrialExecutor, list[Outcome]]:
+    """Two trials by turns, where nothing speaks against them; the last round's outcomes."""
+    executor = TrialExecutor(worlds.plan(folder), runner, stop=threading.Event(), note=lambda text: None)
+    executor.obstacle = ""
+    trials = [Trial(number, Phase.FINALS, Config({"workers": number}), round=1) for number in (1, 2)]
+    for _ in range(rounds):
+        outcomes = executor.execute_round(
+            trials, Knowledge(), Window(), time_for=lambda seconds: True, together=True
+        )  # fmt: skip
+    return executor, outcomes
+
+
 def test_what_is_killed_beside_another_takes_turns_again(tmp_path: Path) -> None:
     """In the first round already, before anything has shown that turns work."""
     runner = ByTurnsInTurn(worlds.measured(500), KILLED[0], worlds.measured(500), worlds.measured(510))
-    executor = TrialExecutor(worlds.plan(tmp_path), runner, stop=threading.Event(), note=lambda text: None)
-    trials = [Trial(number, Phase.FINALS, Config({"workers": number}), round=1) for number in (1, 2)]
-    executor.obstacle = ""
-    outcomes = executor.execute_round(
-        trials, Knowledge(), Window(), time_for=lambda seconds: True, together=True
-    )  # fmt: skip
+    executor, outcomes = together(tmp_path, runner)
     assert all(outcome.complete for outcome in outcomes) and not executor.obstacle and runner.ran == 4
     assert [outcome.again_after for outcome in outcomes] == ["", KILLED[0].reason], "of the one that was killed"
 
@@ -125,12 +132,7 @@ def test_what_is_killed_beside_another_takes_turns_again(tmp_path: Path) -> None
 def test_what_is_killed_twice_beside_another_and_not_alone_is_told(tmp_path: Path) -> None:
     twice_beside = [worlds.measured(500), KILLED[0], worlds.measured(500), KILLED[0]]
     runner = ByTurnsInTurn(*twice_beside, worlds.measured(500), worlds.measured(510))
-    executor = TrialExecutor(worlds.plan(tmp_path), runner, stop=threading.Event(), note=lambda text: None)
-    executor.obstacle = ""
-    trials = [Trial(number, Phase.FINALS, Config({"workers": number}), round=1) for number in (1, 2)]
-    outcomes = executor.execute_round(
-        trials, Knowledge(), Window(), time_for=lambda seconds: True, together=True
-    )  # fmt: skip
+    executor, outcomes = together(tmp_path, runner)
     assert all(outcome.complete for outcome in outcomes) and executor.obstacle and runner.ran == 6
     assert [outcome.again_after for outcome in outcomes] == ["", KILLED[0].reason]
 
@@ -139,13 +141,7 @@ def test_what_the_devices_memory_is_too_small_for_beside_another_is_run_alone(tm
     """Though turns were seen to work before: what the other one holds of a card is missing then."""
     beside = [worlds.measured(500), worlds.infeasible("device-oom")]
     runner = ByTurnsInTurn(*[worlds.measured(500)] * 2, *beside, worlds.measured(500), worlds.measured(510))
-    executor = TrialExecutor(worlds.plan(tmp_path), runner, stop=threading.Event(), note=lambda text: None)
-    executor.obstacle = ""
-    trials = [Trial(number, Phase.FINALS, Config({"workers": number}), round=1) for number in (1, 2)]
-    for _ in range(2):
-        outcomes = executor.execute_round(
-            trials, Knowledge(), Window(), time_for=lambda seconds: True, together=True
-        )  # fmt: skip
+    executor, outcomes = together(tmp_path, runner, rounds=2)
     assert all(outcome.complete for outcome in outcomes) and not executor.obstacle and runner.ran == 6
 
 
