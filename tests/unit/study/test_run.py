@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,15 +143,15 @@ def test_a_baseline_without_a_figure_ends_the_study(
     assert [trial.number for trial in again.result.trials][:2] == [0, 1]
 
 
+def ended_twice_by(fault: Outcome) -> Callable[[Config], Outcome]:
+    """The second and the third run end so."""
+    attempts = itertools.count(1)
+    return lambda config: fault if next(attempts) in (2, 3) else worlds.World().outcome(config)
+
+
 def test_the_machine_gets_three_attempts(tmp_path: Path) -> None:
     fault = Outcome(OutcomeKind.INFRASTRUCTURE, "no-start", "could not start")
-    attempts: list[Config] = []
-
-    def flaky(config: Config) -> Outcome:
-        attempts.append(config)
-        return fault if len(attempts) in (2, 3) else worlds.World().outcome(config)
-
-    result = Ran(worlds.plan(tmp_path / "a", trials=3), flaky).result
+    result = Ran(worlds.plan(tmp_path / "a", trials=3), ended_twice_by(fault)).result
     assert all(t.outcome is not None and t.outcome.kind is not OutcomeKind.INFRASTRUCTURE for t in result.trials)
     with pytest.raises(InfrastructureError, match="3 attempts"):
         Ran(worlds.plan(tmp_path / "b"), lambda config: fault)
@@ -158,13 +160,7 @@ def test_the_machine_gets_three_attempts(tmp_path: Path) -> None:
 def test_a_machine_that_others_filled_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution, "MEMORY_PAUSE_S", 0.01)
     full = Outcome(OutcomeKind.INFRASTRUCTURE, "machine-full", "other processes hold 60 GiB")
-    attempts: list[Config] = []
-
-    def filled(config: Config) -> Outcome:
-        attempts.append(config)
-        return full if len(attempts) in (2, 3) else worlds.World().outcome(config)
-
-    result = Ran(worlds.plan(tmp_path / "a", trials=3), filled).result
+    result = Ran(worlds.plan(tmp_path / "a", trials=3), ended_twice_by(full)).result
     assert all(trial.outcome is not None and trial.outcome.reason != "machine-full" for trial in result.trials)
     with pytest.raises(InfrastructureError, match="memory was full 3 times: other processes hold 60 GiB") as caught:
         Ran(worlds.plan(tmp_path / "b"), lambda config: full)
