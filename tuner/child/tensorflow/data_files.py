@@ -6,15 +6,13 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import TypeVar
 
 from ..files import Overlay
 from ..folders import place_for
 from ..patches import patch
-from ..python_files import led
+from ..python_files import Result, led
 from .gfile import local, seen
 
-Result = TypeVar("Result")
 _OF_ONE_NAME = r"(\.index|\.data-.*|_\d+\.lockfile)?"
 """How the names end of what lies on disk under one name: a snapshot's folder, the files of a cache."""
 

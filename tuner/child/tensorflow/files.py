@@ -13,16 +13,15 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 from ..files import Overlay
 from ..folders import place_for
 from ..patches import instead, patch
 from ..places import is_in
-from ..python_files import led
+from ..python_files import Result, led
 from . import data_files, gfile
 
-Result = TypeVar("Result")
 _OF_SAVED_MODELS = ("saved_model.pb", "fingerprint.pb", "keras_metadata.pb", "variables", "assets")
 """Names in a saved model's folder begin so."""
 _LINKS = "tensorflow"

@@ -7,14 +7,12 @@ import os
 import shutil
 from collections.abc import Callable
 from types import ModuleType
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from ..files import Overlay
 from ..folders import place_for
 from ..patches import patch
-from ..python_files import led
-
-Result = TypeVar("Result")
+from ..python_files import Result, led
 
 
 class Tensor(Protocol):

@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from types import ModuleType
-from typing import TypeVar
 
 from ..files import Overlay
 from ..mapped import is_kept_private
 from ..patches import patch
-from ..python_files import led, with_path
+from ..python_files import Result, led, with_path
 
-Result = TypeVar("Result")
 _OF_STATES = ("state_dict", "model_state_dict", "optimizer_state_dict", "param_groups")
 
 
