@@ -31,8 +31,8 @@ from tuner.runner.tree import KILL_PATIENCE_S, signal_all
 LOAD_PATIENCE_S = 60.0
 FORK_PATIENCE_S = 5.0
 _LONGEST = 1 << 16
-_GUARD = Path(guard.__file__).resolve()
-_RANK_STARTER = Path(rank_starter.__file__).resolve()
+GUARD = Path(guard.__file__).resolve()
+RANK_STARTER = Path(rank_starter.__file__).resolve()
 
 
 class ServerFault(Exception):
@@ -174,9 +174,9 @@ class ForkServer:
         python = [sys.executable, "-I", "-S"]
         order = {
             "request": str(given.request), "variables": dict(given.variables), "given": [*given.given],
-            "guard": [*python, str(_GUARD), guard.ADOPT],
+            "guard": [*python, str(GUARD), guard.ADOPT],
             "ranks": [{"log": rank.log, "variables": dict(rank.variables)} for rank in given.ranks],
-            "starter": [*python, str(_RANK_STARTER), rank_starter.ADOPT],
+            "starter": [*python, str(RANK_STARTER), rank_starter.ADOPT],
         }  # fmt: skip
         descriptors = (theirs_orders, theirs_statuses, given.log, *given.given.values())
         try:

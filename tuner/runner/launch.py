@@ -22,7 +22,7 @@ from tuner.knowledge import Knowledge
 from tuner.masking import masked
 from tuner.model import Config, Device, Script
 from tuner.runner import guard
-from tuner.runner.fork_server import ForkedGuard
+from tuner.runner.fork_server import GUARD, ForkedGuard
 from tuner.runner.fork_servers import ForkServers, Launch
 from tuner.runner.memory_file import memory_file
 from tuner.runner.plain import sitecustomize
@@ -33,7 +33,6 @@ from tuner.storage.folder import LOG, REQUEST, make_private
 
 CHILD = Path(wire.__file__).resolve().parent / "__main__.py"
 PLAIN = Path(sitecustomize.__file__).resolve().parent
-_GUARD = Path(guard.__file__).resolve()
 _GUARD_PATIENCE_S = guard.KILL_PATIENCE_S + 5.0
 
 
@@ -215,7 +214,7 @@ def _write_request(path: Path, request: ChildRequest) -> None:
 def _start_guard(
     command: list[str], inherited: Sequence[int], log: int, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    guarded = [sys.executable, "-I", "-S", str(_GUARD), ",".join(map(str, inherited)), str(log), "--", *command]
+    guarded = [sys.executable, "-I", "-S", str(GUARD), ",".join(map(str, inherited)), str(log), "--", *command]
     return subprocess.Popen(
         guarded,
         stdin=subprocess.PIPE,

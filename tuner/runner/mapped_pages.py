@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _ENTRY_BYTES = 8
 _OF_A_FILE = 0xA0
 """In the last byte of a page's entry: it is present, and none of the process's own (the kernel's pagemap.rst)."""
@@ -48,7 +48,7 @@ def shared_file_bytes(pid: int, other: int) -> int:
         mapped = dict(_file_mappings(pid))
         places = [place for place, file in _file_mappings(other) if mapped.get(place) == file]
         with open(f"/proc/{pid}/pagemap", "rb") as own, open(f"/proc/{other}/pagemap", "rb") as theirs:
-            return sum(_shared_pages(own.fileno(), theirs.fileno(), *place) for place in places) * _PAGE_BYTES
+            return sum(_shared_pages(own.fileno(), theirs.fileno(), *place) for place in places) * PAGE_BYTES
     except OSError:
         return 0
 
@@ -64,7 +64,7 @@ def _file_mappings(pid: int) -> Iterator[tuple[tuple[int, int], tuple[str, ...]]
 
 
 def _shared_pages(own: int, theirs: int, begin: int, end: int) -> int:
-    size, at = (end - begin) // _PAGE_BYTES * _ENTRY_BYTES, begin // _PAGE_BYTES * _ENTRY_BYTES
+    size, at = (end - begin) // PAGE_BYTES * _ENTRY_BYTES, begin // PAGE_BYTES * _ENTRY_BYTES
     entries = (np.frombuffer(os.pread(each, size, at), np.uint8) for each in (own, theirs))
     one, other = (each[_ENTRY_BYTES - 1 :: _ENTRY_BYTES] for each in entries)
     length = min(len(one), len(other))  # one of them may be ending

@@ -6,16 +6,14 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from tuner.child import unison
 from tuner.runner import rank_starter
-from tuner.runner.fork_server import ForkedRank
+from tuner.runner.fork_server import RANK_STARTER, ForkedRank
 from tuner.runner.memory_file import memory_file
 from tuner.runner.request import TrialRequest
 from tuner.storage.folder import RANK_LOG
 
-_RANK_STARTER = Path(rank_starter.__file__).resolve()
 _ANY_PORT = 0
 
 
@@ -30,7 +28,7 @@ def shared_by(ranks: int, stack: contextlib.ExitStack) -> int:
 def by_starter(command: Sequence[str], request: TrialRequest, records: int) -> list[str]:
     """What starts the command once for each rank."""
     started = [str(request.ranks), str(records), str(request.folder.absolute()), RANK_LOG]
-    return [sys.executable, "-I", "-S", str(_RANK_STARTER), *started, "--", *command]
+    return [sys.executable, "-I", "-S", str(RANK_STARTER), *started, "--", *command]
 
 
 def of_all_ranks(environment: Mapping[str, str], ranks: int) -> dict[str, str]:

@@ -9,10 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tuner.runner.guard import CLEARING_S, clears_up, descendants, kill_each, stat_fields
-from tuner.runner.mapped_pages import SharedPages
+from tuner.runner.mapped_pages import PAGE_BYTES, SharedPages
 
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 TERM_GRACE_S = 2.0
 KILL_PATIENCE_S = 5.0
 STOP_PATIENCE_S = 0.05
@@ -196,7 +195,7 @@ def rss_bytes(pid: int) -> int:
     """Resident pages; a page that several processes share counts for each."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * _PAGE_BYTES
+            return int(file.read().split()[1]) * PAGE_BYTES
     except (OSError, IndexError, ValueError):
         return 0
 
