@@ -114,6 +114,10 @@ def test_who_took_the_cores_is_told(foreign: float, stolen: float, told: str) ->
     assert contamination(outcome(foreign_cpus=foreign, stolen_cpus=stolen), CPU) == told
 
 
+def test_a_single_core_is_told_as_one() -> None:
+    assert contamination(outcome(foreign_cpus=0.9), replace(CPU, cores=1)) == "other processes used 0.9 of 1 core"
+
+
 @pytest.mark.parametrize(
     ("card", "told"),
     [
