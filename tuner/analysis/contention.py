@@ -78,7 +78,8 @@ def contamination_of(measurement: Measurement, host: Host) -> str:
     measurement, causes = _on_both_sides(measurement), []
     most = host.allowed_foreign_cpus() if host.feeds else min(host.allowed_foreign_cpus(), host.most_foreign_cpus)
     if measurement.foreign_cpus > most:
-        causes.append(f"{foreign_text(measurement)} of {host.cores + host.spare_cores} cores")
+        cores = host.cores + host.spare_cores
+        causes.append(f"{foreign_text(measurement)} of {cores} core{'s' if cores > 1 else ''}")
     return "; ".join([*causes, *_card_causes(measurement.card)])
 
 

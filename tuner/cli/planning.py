@@ -115,7 +115,8 @@ def _check_ranks(settings: Settings, device: Device, cores: int) -> None:
         )
     if settings.ranks > cores:
         raise UsageError(
-            f"--ranks {settings.ranks}: there are {cores} cores, and each rank needs one", hint=f"--ranks {cores}"
+            f"--ranks {settings.ranks}: there are fewer cores ({cores}), and each rank needs one",
+            hint=f"--ranks {cores}",
         )
 
 

@@ -261,7 +261,7 @@ def _change_text(change: Change) -> str:
     if change.part is ProvenPart.ARGUMENTS:
         return f"its arguments were {change.before}, now {change.now}"
     if change.part is ProvenPart.DEVICE:
-        return f"{change.before} cores could be used, now {change.now}"
+        return f"{count_text(int(change.before), 'core')} could be used, now {change.now}"
     return f"{change.name} was {change.before}, now {change.now}"
 
 
