@@ -97,7 +97,7 @@ CASES = (
     Wrong("study train.py --budget 5x", "usage", "--budget: invalid duration '5x'", "30m"),
     Wrong("study train.py --trial-timeout 0", "usage", "--trial-timeout: invalid duration '0'", "30m"),
     Wrong("study train.py --max-memory 20QB", "usage", "--max-memory: invalid size '20QB'", "20GiB"),
-    Wrong("study train.py --trials none", "usage", "--trials: expected a whole number", ""),
+    Wrong("study train.py --trials none", "usage", "--trials: expected a whole number, at least 1, unlike 'none'", ""),
     Wrong("study train.py --seed -1", "usage", "--seed: expected a whole number", ""),
     Wrong("study train.py --without loder", "usage", "--without: there is no watch 'loder'", "loader, modules"),
     Wrong("study train.py --effective-batch lose", "usage", "--effective-batch: expected both, keep or free", ""),

@@ -8,6 +8,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -227,13 +228,15 @@ def _yes_or_no(value: Any) -> bool:
 
 def _whole(minimum: int) -> Callable[[Any], int]:
     def read(value: Any) -> int:
-        try:
-            number = int(value) if isinstance(value, str) else value
-        except ValueError:
-            number = None
-        if not isinstance(number, int) or isinstance(number, bool) or number < minimum:
-            raise UsageError(f"expected a whole number, at least {minimum}")
-        return number
+        number = value
+        if isinstance(value, str):
+            for kind in (float, int):  # 1e6; and all digits of a number that a float hasn't
+                with suppress(ValueError):
+                    number = kind(value)
+        is_whole = isinstance(number, int) or (isinstance(number, float) and number.is_integer())
+        if not is_whole or isinstance(number, bool) or number < minimum:
+            raise UsageError(f"expected a whole number, at least {minimum}, unlike {value!r}")
+        return int(number)
 
     return read
 

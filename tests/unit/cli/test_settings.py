@@ -228,6 +228,8 @@ def test_metrics_without_a_sense_are_refused(options: tuple[str, ...], said: str
 def test_the_smallest_values_are_taken(declare: Callable[..., Path]) -> None:
     settings = _gather("train.py", "--trials=1", "--seed=0", "--budget=1ms", "--max-memory=1")
     assert (settings.trials, settings.seed, settings.budget_s, settings.max_memory) == (1, 0, 0.001, "1")
+    settings = _gather("train.py", "--planned-samples=1e6", f"--seed={2**60 + 1}")
+    assert (settings.planned_samples, settings.seed) == (1_000_000, 2**60 + 1)
     declare("trials = 1\nseed = 0\nmax_memory = 1")
     settings = _gather("train.py")
     assert (settings.trials, settings.seed, settings.max_memory) == (1, 0, "1")
