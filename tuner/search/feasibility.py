@@ -23,7 +23,8 @@ UNLIKELY = 0.35
 
 
 class Feasibility:
-    """Blames a failed trial on the values that it turned, most on those that worked nowhere else.
+    """Blames a failed trial on the values that it turned, most on those that worked nowhere else; so it does with turns
+    of a rotation that ended in an error.
 
     What ran out of memory is blamed on knobs of which more takes more, where it turned one up, and on what is beyond.
     Where there is a limit, a model of that memory counts beside: it tells of configs that nothing like has failed yet.
@@ -44,6 +45,8 @@ class Feasibility:
             reason = trial.outcome.reason if trial.outcome is not None else ""
             if history.gain(trial) is None:
                 self._blame(indices, of_memory=reason in OUT_OF_MEMORY)
+        for row in filter(None, map(history.space.row_of, history.ended_rotations)):
+            self._blame(row, of_memory=False)
 
     def of(self, configs: Indices) -> Floats:
         """The probability that each row of indices works."""

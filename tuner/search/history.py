@@ -12,6 +12,7 @@ from typing import Protocol
 from tuner.analysis.bottleneck import Bottleneck, bottleneck_of
 from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.memory_forecast import Forecast, Forecasts, MemoryLimits
+from tuner.analysis.rotation import ENDED
 from tuner.model import Config, Evidence, Measurement, Outcome, OutcomeKind, Phase, Trial, Value, same_value
 from tuner.objective import Objective
 from tuner.search.gain_model import GainModel
@@ -99,6 +100,15 @@ class History:
         self._by_config: dict[Config, Trial] = {t.config: t for t in self._all}
         self.without_effect = self._without_effect()
         self._bad_values = self._values_that_fail_alone()
+        self.ended_rotations = [
+            rotated.config
+            for trial in every_trial
+            if trial.phase is Phase.ROTATION and trial.outcome is not None
+            if trial.outcome.reason not in OUT_OF_MEMORY | KILLED
+            for rotated in trial.outcome.rotation
+            if rotated.fault == ENDED
+        ]
+        """Configs whose turns ended in an error: theirs, or that of what switches to them."""
         self._too_large = [
             t.config for t in self._all if t.outcome is not None and t.outcome.reason in OUT_OF_MEMORY | KILLED
         ]
