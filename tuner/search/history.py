@@ -100,15 +100,16 @@ class History:
         self._by_config: dict[Config, Trial] = {t.config: t for t in self._all}
         self.without_effect = self._without_effect()
         self._bad_values = self._values_that_fail_alone()
+        late = {axis.knob.name for axis in space.axes if axis.knob.late}
         self.ended_rotations = [
             rotated.config
             for trial in every_trial
             if trial.phase is Phase.ROTATION and trial.outcome is not None
             if trial.outcome.reason not in OUT_OF_MEMORY | KILLED
             for rotated in trial.outcome.rotation
-            if rotated.fault == ENDED
+            if rotated.fault == ENDED and late.isdisjoint(rotated.config)
         ]
-        """Configs whose turns ended in an error: theirs, or that of what switches to them."""
+        """Configs whose turns ended in an error; where they compile, switching is as likely to be at fault."""
         self._too_large = [
             t.config for t in self._all if t.outcome is not None and t.outcome.reason in OUT_OF_MEMORY | KILLED
         ]

@@ -12,7 +12,7 @@ from tuner.search.feasibility import UNLIKELY, Feasibility
 from tuner.search.history import History
 from tuner.search.tried import Floats, Indices
 
-SPACE = worlds.resolved("workers", "precision")
+SPACE = worlds.resolved("workers", "precision", "compile")
 TWO, BF16 = Config(workers=2), Config(precision="bf16")
 
 
@@ -47,3 +47,12 @@ def test_what_ended_a_rotation_and_works_by_itself_counts_as_one_that_works() ->
 def test_memory_that_ended_a_rotation_is_no_fault_of_a_config(reason: str) -> None:
     """A rotation holds what several of them take."""
     assert likely(reason=reason)[0] == 1.0
+
+
+def test_a_compiler_that_ended_a_rotation_is_tried() -> None:
+    """It is switched between compiled functions there, which no fresh process does."""
+    compiled = Config(compile="max")
+    said = (Rotated(compiled, None, 1, ENDED),)
+    rotation = Trial(9, Phase.ROTATION, BASELINE, "", Outcome(OutcomeKind.INFEASIBLE, "script-raised", rotation=said))
+    baseline = Trial(0, Phase.BASELINE, BASELINE, "", worlds.measured(100.0))
+    assert Feasibility(History(SPACE, worlds.OBJECTIVE, [baseline, rotation])).of(rows(compiled))[0] == 1.0
