@@ -98,3 +98,21 @@ def test_what_a_teacher_is_asked_about_in_each_step_is_part_of_it(begin: Begin, 
                 optimizer.zero_grad()
     trial.end()
     assert not any(b["flagged"] for b in trial.log.of("block"))
+
+
+@pytest.mark.parametrize("steps", [2, 6])
+def test_a_fold_that_was_validated_on_trains_from_its_second_batch_on(begin: Begin, steps: int) -> None:
+    """As in a cross-validation with a loader for each fold: what each batch of it was waited for was set apart."""
+    trial = begin()
+    model, optimizer = _model()
+    folds = [_data(steps) for _ in range(3)]
+    validations = 0
+    for held_out in folds[:2]:
+        for _ in range(4):
+            for fold in folds:
+                if fold is not held_out:
+                    _train(model, optimizer, fold)
+            _validate(model, held_out)
+            validations += 1
+    trial.end()
+    assert sum(b["flagged"] for b in trial.log.of("block")) <= validations + 1
