@@ -73,6 +73,11 @@ class DataSource:
             self.shortest, self.longest = min(self.shortest or length, length), max(self.longest, length)
         self.sizes[samples] = self.sizes.get(samples, 0) + 1
 
+    def feeds_gradient(self) -> None:
+        """A gradient was taken on it: it is no data to validate on, from this batch on."""
+        self.training_gaps += 1
+        self.trains, self.is_validated_on = True, False
+
     @property
     def is_beginning(self) -> bool:
         """Whether an iteration has begun whose first batch has not come yet."""
