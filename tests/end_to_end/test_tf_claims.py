@@ -51,25 +51,26 @@ def test_noise_of_a_fixed_number_of_rows_is_told(begin: Begin) -> None:
 @pytest.mark.parametrize(
     ("mean", "told"),
     [
-        (lambda losses: tf.nn.compute_average_loss(losses, global_batch_size=10), True),
-        (lambda losses: tf.reduce_sum(losses) * (1 / 10), True),
-        (lambda losses: tf.nn.compute_average_loss(losses, None), False),
-        (lambda losses: tf.reduce_sum(losses) / tf.cast(tf.shape(losses)[0], tf.float32), False),
-        (lambda losses: tf.reduce_mean(losses) / 10, False),
+        (lambda losses, _: tf.nn.compute_average_loss(losses, global_batch_size=10), True),
+        (lambda losses, _: tf.reduce_sum(losses) * (1 / 10), True),
+        (lambda losses, _: tf.nn.compute_average_loss(losses, None), False),
+        (lambda losses, _: tf.reduce_sum(losses) / tf.cast(tf.shape(losses)[0], tf.float32), False),
+        (lambda losses, _: tf.reduce_mean(losses) / 10, False),
+        (lambda losses, biases: tf.reduce_mean(losses) + 0.1 * tf.reduce_sum(biases**2), False),
     ],
-    ids=["average", "factor", "own average", "own rows", "scaled mean"],
+    ids=["average", "factor", "own average", "own rows", "scaled mean", "weight decay"],
 )
 @pytest.mark.parametrize("size_is_known", [False, True])
 def test_a_loss_that_is_divided_by_a_fixed_number_of_rows_is_told(
-    begin: Begin, mean: Callable[[Any], Any], told: bool, size_is_known: bool
+    begin: Begin, mean: Callable[[Any, Any], Any], told: bool, size_is_known: bool
 ) -> None:
     """Twice the batch would have twice the gradient, and a loss that is twice as high."""
-    weights = tf.Variable(tf.ones((4, 1)))
+    weights, biases = tf.Variable(tf.ones((4, 1))), tf.Variable(tf.ones(1))
 
     @tf.function
     def step(x: Any) -> None:
         with tf.GradientTape() as tape:
-            loss = mean(tf.reduce_sum((x @ weights) ** 2, axis=1))
+            loss = mean(tf.reduce_sum((x @ weights + biases) ** 2, axis=1), biases)
         weights.assign_sub(0.01 * tape.gradient(loss, weights))
 
     def train(size: int) -> None:
