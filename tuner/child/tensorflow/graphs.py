@@ -24,6 +24,7 @@ PRODUCTS = frozenset(
 )  # fmt: skip
 _DRAWS = ("Random", "StatelessRandom", "TruncatedNormal", "StatelessTruncatedNormal", "ParameterizedTruncated")
 _DIVISIONS = ("RealDiv", "DivNoNan")
+_HELD = frozenset(["ReadVariableOp", "Const"])
 _UPDATES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
 _CALLS = ("StatefulPartitionedCall",)
 _PYTHON = frozenset(["PyFunc", "PyFuncStateless", "EagerPyFunc"])
@@ -145,7 +146,10 @@ def draws(tf: ModuleType, graph: Traced, rows: int) -> list[str]:
 
 
 def divides(tf: ModuleType, graph: Traced, rows: int) -> list[str]:
-    """Names of operations that divide the sum of a vector by ``rows``, where that number is written into the graph."""
+    """Names of operations that divide the sum of a vector by ``rows``, where that number is written into the graph.
+
+    Not of what is computed from variables alone, as a penalty on biases is: those are no samples.
+    """
     names = []
     for node, neighbours in nodes_of(graph):
         if node.op not in (*_DIVISIONS, "Mul"):
@@ -167,7 +171,24 @@ def _source(name: str, neighbours: Mapping[str, NodeDef]) -> NodeDef | None:
 
 def _sums_vector(tf: ModuleType, node: NodeDef | None, neighbours: Mapping[str, NodeDef]) -> bool:
     axes = _source(node.input[1], neighbours) if node is not None and node.op == "Sum" else None
-    return axes is not None and axes.op == "Const" and tf.make_ndarray(axes.attr["value"].tensor).tolist() == [0]
+    if node is None or axes is None or axes.op != "Const":
+        return False
+    return tf.make_ndarray(axes.attr["value"].tensor).tolist() == [0] and _depends_on_data(node.input[0], neighbours)
+
+
+def _depends_on_data(name: str, neighbours: Mapping[str, NodeDef]) -> bool:
+    """Whether a tensor is computed from more than variables and what is written into the graph."""
+    waiting, seen = [name], set[str]()
+    while waiting:
+        name = waiting.pop().partition(":")[0]
+        node = neighbours.get(name)  # what a function is given has no node in it
+        if name in seen or name.startswith("^") or (node is not None and node.op in _HELD):
+            continue
+        if node is None or not node.input:
+            return True
+        seen.add(name)
+        waiting += node.input
+    return False
 
 
 def _is_number(tf: ModuleType, node: NodeDef | None, number: float) -> bool:
