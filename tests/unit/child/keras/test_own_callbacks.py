@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tuner.child.keras.callbacks import sets_rate, stored
+from tuner.child.keras.freezing import what_is_set
 
 
 class Annealing:
@@ -69,6 +70,20 @@ class Apart:
         self.model.parts[epoch] += 1
 
 
+class Shown:
+    """Keeps what it shows, by a function that knows it as well."""
+
+    def __init__(self) -> None:
+        self.losses: dict[int, float] = {}
+
+    def on_epoch_end(self, epoch: int) -> None:
+        def show() -> None:
+            print(self.losses)
+        self.losses[epoch] = epoch
+        self.losses[epoch] += 1
+        show()
+
+
 class Through:
     model: Any
 
@@ -109,6 +124,7 @@ def test_what_is_set_on_others_is_told_with_who_sets_it() -> None:
     assert "delta" in stored([given])
     assert stored([Given("alpha")]) == {"alpha": "Given"}
     assert stored([Apart()]) == dict.fromkeys(("shares", "parts", "warmth"), "Apart")
+    assert stored([Shown()]) == {}
 
 
 def test_what_a_method_of_the_model_sets_for_a_callback_is_told_as_what_that_sets() -> None:
@@ -126,6 +142,36 @@ def test_what_a_method_of_the_model_sets_for_a_callback_is_told_as_what_that_set
 
     assert stored([Through()], [Model]) == {"share": "Through"}
     assert stored([Reading()], [Model]) == {}
+
+
+class Growing:
+    share, epoch = 0.0, 0
+
+    def train_step(self, data: float) -> float:
+        return self.share * data
+
+    def set_share(self, share: float) -> None:
+        self.epoch = int(share)
+
+    def grow(self, epoch: int) -> None:
+        self.share = epoch / 10
+
+    def _flatten_layers(self) -> list[Any]:
+        return [self]
+
+
+def test_what_a_callback_calls_of_the_model_itself_is_told() -> None:
+    """As ``LambdaCallback(on_epoch_begin=model.grow)`` has it."""
+    model, given = Growing(), Reading()
+    given.on_epoch_end = model.grow  # type: ignore[attr-defined]
+    assert stored([given], [Growing]) == {"share": "Reading"}
+    assert "sets share" in what_is_set(model, stored([given], [Growing]))  # type: ignore[arg-type]  # as a model has it
+
+
+def test_what_is_set_and_nowhere_read_stands_still_in_no_graph() -> None:
+    model = Growing()
+    assert stored([Through()], [Growing]) == {"epoch": "Through"}
+    assert what_is_set(model, stored([Through()], [Growing])) == ""  # type: ignore[arg-type]  # as a model has it
 
 
 @pytest.mark.parametrize(("callback", "sets"), [(Later, True), (Assigning, True), (Reading, False)])
