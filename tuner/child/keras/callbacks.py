@@ -14,6 +14,7 @@ _ONLY_SHOW = frozenset({"keras", "tqdm", "wandb", "mlflow", "comet_ml", "neptune
 """Packages whose callbacks show or log what they are told with a batch, and change nothing in the training."""
 _LIBRARIES = _ONLY_SHOW | {"builtins"}
 _RATES = frozenset({"learning_rate", "lr"})
+_VARIABLES = ("LOAD_FAST", "LOAD_DEREF")
 _STEP = ("__init__", "build", "call", "compute_loss", "train_step", "test_step", "predict_step")
 """Methods of models that callbacks don't call for what they set."""
 
@@ -91,7 +92,9 @@ def _own_functions(callback: object) -> Iterator[tuple[FunctionType, Collection[
     for function in (*functions, *getattr(callback, "__dict__", {}).values()):
         plain = function.__func__ if isinstance(function, (MethodType, staticmethod, classmethod)) else function
         if isinstance(plain, FunctionType):
-            yield plain, {"self", *plain.__code__.co_varnames[:1]}
+            of_another = isinstance(function, MethodType) and function.__self__ is not callback  # LambdaCallback's
+            is_scripts = of_another and not is_library(plain.__code__.co_filename)
+            yield plain, () if is_scripts else {"self", *plain.__code__.co_varnames[:1]}
             held = plain.__globals__
             named = dict.fromkeys(name for code in codes(plain.__code__) for name in code.co_names)
             for other in (held.get(name) for name in named):
@@ -115,10 +118,8 @@ def _stored_in(code: CodeType, own: Collection[str]) -> Iterator[str]:
             yield str(each.argval)
         if each.opname in ("COPY", "DUP_TOP") and following is not None and following.opname == "LOAD_ATTR":
             added_to[str(following.argval)] = held
-        # What is loaded last is the object; newer versions of Python load two variables at once.
-        last: Any = each.argval[-1] if isinstance(each.argval, tuple) and each.argval else each.argval
-        if each.opname.startswith(("LOAD_FAST", "LOAD_DEREF")):
-            held = str(last)
+        if each.opname.startswith(_VARIABLES):
+            held = _variable(each)
         elif each.opname in ("SWAP", "ROT_TWO") and following is not None and following.opname == "STORE_ATTR":
             held = added_to.get(str(following.argval), "")
         else:
@@ -130,10 +131,16 @@ def _stored_in(code: CodeType, own: Collection[str]) -> Iterator[str]:
         yield from _RATES.intersection(code.co_names)
 
 
+def _variable(loaded: dis.Instruction) -> str:
+    """What is loaded last is the object; newer versions of Python load two variables at once."""
+    names: Any = loaded.argval
+    return str(names[-1] if isinstance(names, tuple) and names else names)
+
+
 def _items_stored_in(instructions: Sequence[dis.Instruction], own: Collection[str]) -> Iterator[str]:
     """Attributes of others of which a code sets an item: ``self.model.shares["kl"] = 0.5``, or ``+=``."""
     for holder, attribute, key, sets in zip(*(instructions[place:] for place in range(4)), strict=False):
-        is_own = holder.opname.startswith("LOAD_FAST") and holder.argval in own
+        is_own = holder.opname.startswith(_VARIABLES) and _variable(holder) in own
         into = sets.opname in ("STORE_SUBSCR", "COPY", "DUP_TOP_TWO") and key.opname.startswith("LOAD_")
         if attribute.opname == "LOAD_ATTR" and into and not is_own:
             yield str(attribute.argval)

@@ -5,9 +5,10 @@ A step that depends on nothing but tensors comes out the same each time that it 
 
 from __future__ import annotations
 
+import dis
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
-from types import FunctionType
+from types import CodeType, FunctionType
 
 from ..call_sites import codes
 from ..tensorflow.graphs import nodes_of
@@ -53,7 +54,7 @@ def _kinds(model: Model) -> dict[type, None]:
 
 
 def _read_by(model: Model) -> Iterator[str]:
-    """Names in the code of the script's own models and layers, and in what Keras' layers compute by."""
+    """Names that are read by code of the script's own models and layers, and by that by which Keras' layers compute."""
     own = own_kinds(model)
     for kind in _kinds(model):
         held = vars(kind)
@@ -61,7 +62,13 @@ def _read_by(model: Model) -> Iterator[str]:
         functions = held.values() if kind in own else [held.get("call")] if is_layer else []
         for function in functions:
             if isinstance(function, FunctionType):
-                yield from (name for each in codes(function.__code__) for name in each.co_names)
+                yield from (name for each in codes(function.__code__) for name in _read_in(each))
+
+
+def _read_in(code: CodeType) -> Iterator[str]:
+    """Its names but those that it only sets."""
+    named = (each for each in dis.get_instructions(code) if each.opcode in dis.hasname)
+    yield from (str(each.argval) for each in named if not each.opname.startswith(("STORE_", "DELETE_")))
 
 
 def _content(traced: ConcreteFunction) -> Counter[Hashable]:
