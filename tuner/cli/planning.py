@@ -154,10 +154,14 @@ def _begins(folder: Path, *, anew: bool) -> str:
 
 def check_resumable(plan: StudyPlan) -> None:
     """Raises the error that the study would, before a trial: where its folder holds one of something else, one that
-    runs, or none that can be read. A search space that has become another one is found later.
+    runs, or none that can be read and written. A search space that has become another one is found later.
     """
-    if not (plan.folder / DATABASE).exists():
+    database = plan.folder / DATABASE
+    if not database.exists():
         return
+    if not os.access(database, os.W_OK):
+        hint = "make the study's folder and its files writable, or choose another folder with --study DIR"
+        raise StorageError(f"can't write to {database}", hint=hint)
     try:
         stored, folder = read_study(plan.folder), str(plan.folder)
     except NothingStoredError:

@@ -344,6 +344,8 @@ def storage_error(error: BaseException, place: str) -> StorageError:
 
 _HINTS = (
     ("while it was in use", "run the study again, and leave its folder where it is meanwhile"),
+    ("while it is read", "a study writes it: run the command once more"),
+    ("permission denied", "have their owner make the study's folder and its files readable"),
     ("readonly", "make the study's folder and its files writable, or copy it to where they are"),
     ("unable to open", "the study's folder must exist and be writable: choose another one"),
     ("no space", "free some disk space, then run the study again: it resumes where it was"),

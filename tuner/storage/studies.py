@@ -8,7 +8,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,14 +115,15 @@ def _opened(folder: Path) -> Iterator[Repository]:
 def _copy(folder: Path, there: Path) -> None:
     """The database with its log as they were at one time. Raises ``OSError`` where they don't stay as they are."""
     for _ in range(_COPIES):
-        before = _written(folder)
-        for name in _FILES:
-            (there / name).unlink(missing_ok=True)
-            if name in before:
-                shutil.copyfile(folder / name, there / name)
-        if _written(folder) == before:
-            return
-    raise BlockingIOError("it changes while it is read, and can't be locked")
+        with suppress(FileNotFoundError):  # the log is taken away as a study ends
+            before = _written(folder)
+            for name in _FILES:
+                (there / name).unlink(missing_ok=True)
+                if name in before:
+                    shutil.copyfile(folder / name, there / name)
+            if _written(folder) == before:
+                return
+    raise BlockingIOError("it changes while it is read")
 
 
 def _written(folder: Path) -> dict[str, tuple[int, int]]:
