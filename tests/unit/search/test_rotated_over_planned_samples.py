@@ -37,15 +37,28 @@ def made(rate: float, start_s: float) -> Outcome:
     return replace(outcome, measurement=replace(measurement, blocks=blocks, first_step_s=start_s))
 
 
+def rotated(
+    objective: Objective, gains: dict[Config, float], *later: Trial, start_s: float, compiles: str = "off"
+) -> History:
+    """A rotation of configs with these gains, beside the script as written; ``later``: the trials that followed."""
+    known = Knowledge(as_written={**worlds.WRITTEN, "compile": compiles, "threads": 4})
+    space = resolve(SPACE, Known(worlds.DEVICE, 8, knowledge=known))
+    said = tuple(Rotated(config, Ratio(gain, gain / 1.02, gain * 1.02), 3) for config, gain in gains.items())
+    as_written = made(1000.0, start_s)
+    baseline = Trial(0, Phase.BASELINE, BASELINE, "", as_written)
+    rotation = Trial(1, Phase.ROTATION, BASELINE, "", replace(as_written, rotation=said))
+    return History(space, objective, [baseline, rotation, *later])
+
+
 def history(objective: Objective) -> History:
     """The script as written compiles for a minute: without that its rate is half as high."""
-    known = Knowledge(as_written={**worlds.WRITTEN, "compile": "default", "threads": 4})
-    space = resolve(SPACE, Known(worlds.DEVICE, 8, knowledge=known))
-    gains = {OFF: 0.5, LAYOUT: 1.5, ONE: 0.6}
-    said = tuple(Rotated(config, Ratio(gain, gain / 1.02, gain * 1.02), 3) for config, gain in gains.items())
-    rotation = replace(made(1000.0, 60.0), rotation=said)
-    baseline = Trial(0, Phase.BASELINE, BASELINE, "", made(1000.0, 60.0))
-    return History(space, objective, [baseline, Trial(1, Phase.ROTATION, BASELINE, "", rotation)])
+    return rotated(objective, {OFF: 0.5, LAYOUT: 1.5, ONE: 0.6}, start_s=60.0, compiles="default")
+
+
+def rotated_and_tried(gains: dict[Config, float], tried: Config, start_s: float) -> History:
+    """One of them was tried, and started after so long; 100,000 samples are planned."""
+    trial = Trial(2, Phase.SEARCH, tried, "", made(1000.0 * gains[tried], start_s))
+    return rotated(amortised(worlds.OBJECTIVE, 100_000), gains, trial, start_s=1.0)
 
 
 @pytest.mark.parametrize(("planned", "loses"), [(None, True), (10**7, True), (10**6, True), (30_000, False)])
@@ -66,14 +79,7 @@ def test_the_model_of_gains_has_no_rates_for_rows_where_starts_decide() -> None:
 def test_what_took_long_to_start_outranks_nothing_that_may_start_sooner(start_s: float, *, is_below: bool) -> None:
     """Over 100,000 samples a rate of 3,000/s that starts after a minute takes 93 s, one of 1,600/s perhaps 63 s."""
     slow, fast = Config(threads=2), Config(threads=1)
-    said = tuple(Rotated(one, Ratio(gain, gain / 1.02, gain * 1.02), 3) for one, gain in ((fast, 3.0), (slow, 1.6)))
-    trials = [
-        Trial(0, Phase.BASELINE, BASELINE, "", made(1000.0, 1.0)),
-        Trial(1, Phase.ROTATION, BASELINE, "", replace(made(1000.0, 1.0), rotation=said)),
-        Trial(2, Phase.SEARCH, fast, "", made(3000.0, start_s)),
-    ]
-    space = resolve(SPACE, Known(worlds.DEVICE, 8, knowledge=Knowledge(as_written={**worlds.WRITTEN, "threads": 4})))
-    found = History(space, amortised(worlds.OBJECTIVE, 100_000), trials)
+    found = rotated_and_tried({fast: 3.0, slow: 1.6}, fast, start_s)
     assert found.best is not None and found.best.config == fast
     assert found.is_outranked(slow, fast) is is_below
 
@@ -84,15 +90,7 @@ def test_the_model_of_gains_has_no_rate_of_what_a_trial_saw_start_late(start_s: 
     layout beside it 1.2 times the speed was promised, which was 0.96.
     """
     compiled, both = Config(compile="default"), Config(compile="default", layout=True)
-    gains = {compiled: 2.0, both: 2.2, LAYOUT: 1.1}
-    said = tuple(Rotated(one, Ratio(gain, gain / 1.02, gain * 1.02), 3) for one, gain in gains.items())
-    trials = [
-        Trial(0, Phase.BASELINE, BASELINE, "", made(1000.0, 1.0)),
-        Trial(1, Phase.ROTATION, BASELINE, "", replace(made(1000.0, 1.0), rotation=said)),
-        Trial(2, Phase.SEARCH, compiled, "", made(2000.0, start_s)),
-    ]
-    space = resolve(SPACE, Known(worlds.DEVICE, 8, knowledge=Knowledge(as_written={**worlds.WRITTEN, "threads": 4})))
-    found = History(space, amortised(worlds.OBJECTIVE, 100_000), trials)
+    found = rotated_and_tried({compiled: 2.0, both: 2.2, LAYOUT: 1.1}, compiled, start_s)
     assert found.model is not None and len(found.model.read) == read
     means = dict(zip((both, LAYOUT), found.model.means(np.array([(1, 1, 2), (0, 1, 2)])).tolist(), strict=True))
     assert means[both] < means[LAYOUT] if start_s > 1 else means[both] > math.log(2.0)
