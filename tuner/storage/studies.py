@@ -8,7 +8,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,20 +94,14 @@ def _opened(folder: Path) -> Iterator[Repository]:
     """The repository in the folder, or in a copy of its database: SQLite's log ahead is written also to read."""
     database = folder.absolute() / DATABASE
     if os.access(folder, os.W_OK) and os.access(database, os.W_OK):
-        repository = Repository(f"sqlite:///{database}", FolderLock(folder))
-        try:
+        with closing(Repository(f"sqlite:///{database}", FolderLock(folder))) as repository:
             yield repository
-        finally:
-            repository.close()
         return
     try:
         with tempfile.TemporaryDirectory(prefix="autotune-") as there:
             _copy(folder, Path(there))
-            repository = Repository(f"sqlite:///{Path(there) / DATABASE}", place=str(database))
-            try:
+            with closing(Repository(f"sqlite:///{Path(there) / DATABASE}", place=str(database))) as repository:
                 yield repository
-            finally:
-                repository.close()
     except OSError as error:
         raise storage_error(error, str(database)) from error
 
