@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Callable
@@ -91,6 +92,24 @@ def test_what_another_loader_gave_before_says_nothing_of_the_data_that_train(beg
 
     found = left_out(begin, Rows(noisy), before=evaluate, worker_init_fn=by_constant)
     assert found == {"num_workers": ALIKE}
+
+
+@pytest.mark.parametrize("alive", [False, True])
+def test_however_many_others_there_are(begin: Begin, *, alive: bool) -> None:
+    """The ninth loader ended the looks at those before it, and what trained behind eight others was never looked at."""
+    others: list[Any] = []
+
+    def fetch_of_others() -> None:
+        for _ in range(9 - len(others)):
+            loader = torch.utils.data.DataLoader(Rows(), batch_size=4, worker_init_fn=by_constant)
+            others.extend(itertools.repeat(loader, alive))
+            batches = iter(loader)
+            next(batches), next(batches)  # the first one isn't looked at
+
+    rows = Rows()
+    rows.transform = lambda x: noisy(x) if torch.equal(x, rows.x[16]) else x  # in the fifth batch
+    assert left_out(begin, rows, fetch_of_others, worker_init_fn=by_constant)["num_workers"] == ALIKE
+    assert left_out(begin, rows, before=fetch_of_others, worker_init_fn=by_constant) == {"num_workers": ALIKE}
 
 
 @pytest.mark.slow  # starts workers
