@@ -23,6 +23,9 @@ class ByIdentity(Generic[Kept]):
         known = self._of.get(id(key))
         return known is not None and known[0]() is key
 
+    def __len__(self) -> int:
+        return len(self._of)
+
     @overload
     def get(self, key: object) -> Kept | None: ...
 

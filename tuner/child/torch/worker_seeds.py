@@ -25,8 +25,8 @@ _ANEW = frozenset({
 """Names by which code reaches a number that is another one in each worker that is started."""
 _COURSE = ("epoch", "step", "iter", "round", "pass")
 """Parts of the names of what a script counts up."""
-_MOST_LOOKS, _MOST_LOADERS = 6, 8
-"""So many batches are looked at of each of so many loaders: one that only evaluates may be the first."""
+_MOST_LOOKS, _MOST_LOADERS = 6, 64
+"""So many batches are looked at of each of so many loaders that are there: one that only evaluates may be the first."""
 
 
 class SeedWatch:
@@ -35,7 +35,6 @@ class SeedWatch:
     def __init__(self) -> None:
         self._alike: weakref.WeakKeyDictionary[LoaderIterator, bool] = weakref.WeakKeyDictionary()
         self._looks: ByIdentity[int] = ByIdentity()
-        self._loaders = 0
         self._drawing: weakref.WeakSet[LoaderIterator] = weakref.WeakSet()
 
     def fetch(
@@ -56,8 +55,7 @@ class SeedWatch:
     def _may_look(self, loader: DataLoader) -> bool:
         """Whether this batch of the loader's is looked at; it counts as one that is."""
         looks = self._looks.get(loader, 0)
-        self._loaders += not looks
-        may_look = looks < _MOST_LOOKS and self._loaders <= _MOST_LOADERS
+        may_look = looks < _MOST_LOOKS and (looks > 0 or len(self._looks) < _MOST_LOADERS)
         if may_look:
             self._looks[loader] = looks + 1
         return may_look
