@@ -106,13 +106,14 @@ def test_a_fold_that_was_validated_on_trains_from_its_second_batch_on(begin: Beg
     trial = begin()
     model, optimizer = _model()
     folds = [_data(steps) for _ in range(3)]
-    validations = 0
+    validations = trained = 0
     for held_out in folds[:2]:
         for _ in range(4):
             for fold in folds:
                 if fold is not held_out:
-                    _train(model, optimizer, fold)
+                    trained += _train(model, optimizer, fold)
             _validate(model, held_out)
             validations += 1
     trial.end()
     assert sum(b["flagged"] for b in trial.log.of("block")) <= validations + 1
+    assert trial.samples == trained, "none that the first fold was validated on last"
