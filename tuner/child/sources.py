@@ -100,9 +100,8 @@ class TrainingSources(Generic[Source]):
         self.newest_s = 0.0
         """When the newest batch came, by the clock of ``time.perf_counter``."""
         self.feeders: dict[int, Callable[[Source, int, int], None]] = {}
-        """Threads that fill a queue of a library's → what is told there of each batch. It counts once the queue gives
-        it: then the queue's own watch tells of it.
-        """
+        """Threads that fill a library's queue → what is told there of each batch. It counts once the queue gives it,
+        whose own watch tells of it."""
         self._threads = {threading.get_ident()}  # those that train: a strategy of TensorFlow's has one a replica
         self._lock = threading.RLock()
         self.before_fetch: Callable[[], None] = lambda: None
@@ -110,7 +109,7 @@ class TrainingSources(Generic[Source]):
         self.resigned: dict[str, float] = {}
         self._fed = self._fed_at = self._most_unfed = 0
         self._beside: dict[str, _Held] = {}
-        """What other sources than the primary one have given since the last gradient."""
+        """What other sources than the primary one have given since the last gradient, in their newest iterations."""
         self._alone: _Held | None = _Held()
         """What others have fed the step under way; None once the primary source has fed it, too."""
         self._newest_beside = ""
@@ -170,6 +169,7 @@ class TrainingSources(Generic[Source]):
             source.begins(0.0 if self.is_fed_here else wait_s, self.gaps)
             self._clock.recurring.validates_on(source.key, is_so=source.is_validated_on)
             self._held.pop(source.key, None)
+            self._beside.pop(source.key, None)
             if source is self.primary:
                 self._clock.iteration_begins()
 
