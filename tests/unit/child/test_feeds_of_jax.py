@@ -290,3 +290,20 @@ def test_steps_wait_for_others_while_a_loader_makes_the_next_batch() -> None:
         made.end()
         assert counted.together >= 32 and not counted.alone, counted
         assert made.evidence("steps_per_call") == ("verified", "")
+
+
+def test_steps_that_wait_count_before_a_loader_is_validated_on() -> None:
+    """Of ten steps of an epoch the last two waited for two more: their samples were forgotten."""
+    known = {"framework": "jax", "unit": "samples"}
+    given: dict[str, Any] = {"config": {"steps_per_call": 4}, "window": {**ENDLESS, "block_s": 0.0}}
+    with watched((TorchAdapter, torch), knowledge=known, **given) as made:
+        other = torch.utils.data.DataLoader(Slow(0.0), batch_size=30, collate_fn=collate)
+        loader = loader_of(0.0, 6)
+        for _ in range(4):
+            train(made, loader)
+            assert len([x for x, _ in other]) == 2  # and evaluates in a way that isn't seen
+        made.end()
+        assert made.is_counted() and made.set_apart() >= 3
+        blocks = made.log.of("block")
+        assert all(block["samples"] == 6 * block["steps"] for block in blocks), blocks
+        assert not any(block["steps"] for block in blocks if block["flagged"]), blocks
