@@ -47,9 +47,8 @@ class StepClock:
         self.phase = Phase.WARMUP
         self.complete = False
         self.total_steps = self.min_window_steps = 0
-        self.total_samples = 0.0
-        self.told_samples = 0.0
-        """Of all batches that were told of, whether they count or not."""
+        self.total_samples = self.told_samples = 0.0
+        """``told_samples``: of all batches that were told of, whether they count or not."""
         self.is_untold: Callable[[], bool] = lambda: False
         self.told_within = 2
         self.counts_samples = True
@@ -146,6 +145,7 @@ class StepClock:
         if self.recurring.is_part_of_step(source, self.total_steps, self._set_apart):
             return
         if not self._validating:
+            self.recurring.sets_apart(source, lambda: self.total_steps)
             self.instruments.interrupted()
             self._close_block(flagged=False, at=since, may_end_epoch=True)
             self._validating = True

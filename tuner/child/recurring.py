@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 
 from .records import Knowledge
 from .words import Value
@@ -23,6 +23,8 @@ class Recurring:
         self.fewest_steps: float = MIN_STEPS_BETWEEN_VALIDATIONS
         self.batches = 0
         """Trained on, of the loader that trains: several of them may be accumulated for a step."""
+        self.catches_up: Callable[[], None] = lambda: None
+        """Has steps run and count that wait for further ones, which came before what is no training."""
         self._last_seen: dict[object, tuple[int, int]] = {}
         self._validated_on: set[object] = set()
         self._was_part = self._was_apart = False
@@ -48,6 +50,11 @@ class Recurring:
         if source in set_apart or not self._validated_on.isdisjoint({source, *set_apart}):
             return False
         return self.comes_with_steps(between, is_first=is_first)
+
+    def sets_apart(self, source: object, steps: Callable[[], int]) -> None:
+        """What isn't training begins with the source. ``steps``: of the trial by now."""
+        self.catches_up()
+        self._last_seen[source] = steps(), self.batches
 
     def validates_on(self, source: object, *, is_so: bool) -> None:
         """Whether the source is known to be validated on: it and what comes with it are part of no step, then."""

@@ -83,7 +83,7 @@ class EagerWatch:
                 del self._known[next(iter(self._known))]
             self._known[value] = None
             return
-        self.steps.catches_up()
+        clock.recurring.catches_up()
         clock.validation_begins(self)
         name = f"what is computed at {line_stack().partition('<')[0]}"
         if clock.validating and name not in self.steps.apart:

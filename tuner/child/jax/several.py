@@ -79,7 +79,7 @@ class SeveralWatch:
             if self.is_turned:
                 deferred.install(jax)
                 patch(array, "delete", self._settling)
-                self.steps.tells, self.steps.catches_up = self.tells, self.catches_up
+                self.steps.tells, self.session.clock.recurring.catches_up = self.tells, self.catches_up
             self.own = Jax(
                 jax.jit, jax.lax.scan, jax.numpy.stack, tree.tree_flatten, tree.tree_unflatten, narrowed,
                 config.trace_context, array, lambda: jax.config.jax_enable_x64, config.enable_x64, jax.transfer_guard,

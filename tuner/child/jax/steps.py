@@ -76,7 +76,6 @@ class StepWatch:
         self._training: list[JittedFunction] = []
         self.newest = Newest()
         self.tells: Callable[[int], None] = lambda count: session.step(FRAMEWORK, count)
-        self.catches_up: Callable[[], None] = lambda: None
         self.awaited: Callable[[list[Any]], list[Any]] = list
 
     @property
@@ -172,7 +171,7 @@ class StepWatch:
         since = steps if function.gives_numbers and again else calls
         if not clock.validating and clock.recurring.comes_with_steps(since, is_first=is_first):
             return
-        self.catches_up()
+        clock.recurring.catches_up()
         self._due = args, kwargs  # the loss isn't read from those
         try:
             clock.validation_begins(function)
