@@ -54,6 +54,19 @@ def test_a_freed_batch_is_not_searched_in_steps(unit: str, searched: bool) -> No
     assert "batch_size" not in space(bound, unit=unit).left_out
 
 
+@pytest.mark.parametrize(
+    ("changes", "offered"),
+    [({}, False), ({"options": {"grad_accumulation": "parts"}}, True), ({"trainer": "transformers"}, True)],
+)
+def test_a_freed_step_is_made_of_parts_where_something_gives_it_more(changes: dict[str, Any], *, offered: bool) -> None:
+    """Halves of the batch that a loop makes by itself are no larger one: its rate was doubled all the same."""
+    why = "no DataLoader feeds the training steps"
+    knowledge = Knowledge(as_written=WRITTEN, left_out={"batch_size": why}, effective_batch="free", **changes)
+    found = resolve(SPACE, Known(worlds.DEVICE, 4, knowledge=knowledge))
+    assert ("grad_accumulation" in {axis.knob.name for axis in found.axes}) is offered
+    assert offered or why in found.left_out["grad_accumulation"].reason
+
+
 def test_the_faster_implementation_of_an_update_is_tried_first() -> None:
     """On a processor foreach loops over the tensors as the plain update does, and takes as long."""
     written: dict[str, Value] = {**WRITTEN, "optimizer": "default"}
