@@ -152,7 +152,15 @@ def batch_refuses(known: Known) -> str:
 def accumulation_refuses(known: Known) -> str:
     if keeps(known.knowledge):
         return "follows batch_size, so that the effective batch is kept"
-    return _counted(known.knowledge)
+    return _counted(known.knowledge) or _never_larger(known.knowledge)
+
+
+def _never_larger(knowledge: Knowledge) -> str:
+    """Why nothing gives a step the batch that its parts are to make up, or "". Options of the script's own do."""
+    by_options = "grad_accumulation" in {*knowledge.placeholders, *knowledge.options, *knowledge.suggested}
+    does_itself = by_options or knowledge.trainer == "transformers"
+    fixed = "" if does_itself else knowledge.left_out.get("batch_size", "")
+    return f"its parts would be those of the batch as written: {fixed}" if fixed else ""
 
 
 def _counted(knowledge: Knowledge) -> str:
