@@ -88,9 +88,8 @@ class CardUse:
 class Energy:
     """Joules for each sample, of the host and of a device that counts its own; None where not known.
 
-    They are the mean power while the window's blocks ran, by the rate beside them. Counters are those of the whole
-    processor or card, whoever used it. The host's hold ``memory_joules_per_sample`` of main memory: 0 where nothing
-    counts that, None where it wasn't noted.
+    The mean power in the window's blocks, by the rate beside them. Counters are of the whole processor or card, whoever
+    used it. The host's hold ``memory_joules_per_sample`` of main memory: 0 where none counts it, None where not noted.
     """
 
     host_joules_per_sample: float | None = None
@@ -216,10 +215,10 @@ class Outcome:
     """What a trial ended as, why (``reason`` is a slug, ``detail`` a line for people), and what it showed.
 
     ``knowledge`` is what the child saw of the script in this trial. ``seconds`` is from the launch to the end.
-    ``traceback_text`` is as plain Python prints it; ``with_ours`` has autotune's own frames, "" where none are in it.
-    ``rotation``: the configs that took turns in the trial's process, empty in all trials but those of that phase.
-    ``again_after``: the reason of an earlier run of the same trial, which something killed from outside; "" without.
-    ``rank``: which of several failed first; None where none did, or there is one.
+    ``traceback_text`` is as plain Python prints it; ``with_ours`` has autotune's own frames, "" without any.
+    ``rotation``: the configs that took turns in the trial's process, () but in that phase. ``again_after``: the reason
+    of an earlier run of it that something killed from outside, "" without. ``rank``: which of several failed first,
+    else None. ``over_limit``: the bytes of the limit of its memory that alone ended it, or forbids it, else None.
     """
 
     kind: OutcomeKind
@@ -233,6 +232,7 @@ class Outcome:
     rotation: tuple[Rotated, ...] = ()
     again_after: str = ""
     rank: int | None = None
+    over_limit: int | None = None
 
     @property
     def complete(self) -> bool:

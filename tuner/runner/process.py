@@ -128,7 +128,7 @@ class ProcessRunner(Runner):
             around.outcome(watch, request, watch.seconds + max(0.0, shared_s), reference)
             for watch, request, reference in zip(watches, requests, references, strict=True)
         )
-        return ByTurns(tuple(outcomes), obstacle, tuple(map(_is_over_limit, watches)))
+        return ByTurns(tuple(outcomes), obstacle)
 
     def _begin_alike(
         self, requests: Sequence[TrialRequest], resources: contextlib.ExitStack, around: _Surroundings,
@@ -172,7 +172,7 @@ class ProcessRunner(Runner):
             self._end_standing()
             raise
         outcome = around.outcome(watch, request, time.monotonic() - started, beside)
-        return ByTurns((outcome,), exchange.obstacle, (_is_over_limit(watch),))
+        return ByTurns((outcome,), exchange.obstacle)
 
     def _standing_for(
         self, written: TrialRequest, stop: threading.Event, beside: TrialRequest | None = None
@@ -268,10 +268,6 @@ class _Surroundings:
         oom_killed = oom_kills() > self._kills
         outcome = watch.outcome(seconds, oom_killed=oom_killed, device_clean=clean, beside=beside)
         return _without_secrets(outcome, request)
-
-
-def _is_over_limit(watch: TrialWatch) -> bool:
-    return watch.ended_by is EndedBy.HOST_OOM
 
 
 def _without_secrets(outcome: Outcome, request: TrialRequest) -> Outcome:

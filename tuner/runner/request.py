@@ -88,13 +88,10 @@ class ByTurns:
 
     ``obstacle``: what of the script makes their figures no evidence, or what they ended as; "" where there is nothing.
     It continues a sentence of which the script is the subject.
-    ``over_limit``: whether each one's own processes were read to take more memory than its limit, which no other trial
-    that is alive adds to; () where none was.
     """
 
     outcomes: tuple[Outcome, ...]
     obstacle: str = ""
-    over_limit: tuple[bool, ...] = ()
 
 
 class Runner(Protocol):

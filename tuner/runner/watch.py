@@ -29,6 +29,7 @@ from tuner.runner.launch import Launched
 from tuner.runner.line_reached import line_reached
 from tuner.runner.log_text import last_line, traceback_in
 from tuner.runner.machine_memory import FLOOR, MachineMemory
+from tuner.runner.own_limit import limit_exceeded
 from tuner.runner.plain.sitecustomize import WITHHELD
 from tuner.runner.ranks import deciding, standing
 from tuner.runner.request import Interrupted, TrialRequest
@@ -323,7 +324,7 @@ class TrialWatch:
         rotation = rotation_of(self._journal.entries, self._samples)
         return Outcome(
             kind, reason, detail, raised.traceback, measurement, knowledge, seconds, raised.with_ours, rotation,
-            rank=decided.rank,
+            rank=decided.rank, over_limit=limit_exceeded(reason, self.ended_by, raised.text, self._request.limits),
         )  # fmt: skip
 
     def _printed(self, log: str) -> str:

@@ -112,6 +112,7 @@ def encode_outcome(outcome: Outcome) -> str:
             **({"rotation": [_rotated_fields(each) for each in outcome.rotation]} if outcome.rotation else {}),
             **({"again_after": outcome.again_after} if outcome.again_after else {}),
             **({"rank": outcome.rank} if outcome.rank is not None else {}),
+            **({"over_limit": outcome.over_limit} if outcome.over_limit is not None else {}),
         }
     )
 
@@ -133,6 +134,7 @@ def decode_outcome(text: str | bytes) -> Outcome:
             rotation=tuple(map(_rotated_of, fields.get("rotation", ()))),
             again_after=str(fields.get("again_after", "")),
             rank=fields.get("rank"),
+            over_limit=fields.get("over_limit"),
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not an outcome: {type(error).__name__}: {error}") from error

@@ -281,8 +281,7 @@ class TrialExecutor:
             # There is no time to run them alone, and nothing else is their own doing.
             return [late if outcome in apart else outcome for outcome in outcomes]
         # The memory for both may not be there, though each fits; but not where one by itself took more than it may.
-        own = found.over_limit or (False,) * len(outcomes)
-        short = [o.reason in OUT_OF_MEMORY and not over for o, over in zip(outcomes, own, strict=True)]
+        short = [outcome.reason in OUT_OF_MEMORY and outcome.over_limit is None for outcome in outcomes]
         alone_only = any(short) or any(o.kind is OutcomeKind.INFRASTRUCTURE for o in outcomes)
         waited = self._plan.ranks > 1 and any(o.kind is OutcomeKind.NO_PROGRESS for o in outcomes)
         if self._turns_work and outcomes and not (found.obstacle or alone_only or waited):

@@ -90,6 +90,12 @@ def opened(
                     study.budget.finals_share, not is_new, _earlier(study),
                 )
             )  # fmt: skip
+            if store.may_fit_now:
+                numbers = ", ".join(map(str, store.may_fit_now))
+                study.note(
+                    f"the limit of memory is higher than when these trials exceeded it: {numbers}; what they ran may be"
+                    " tried again"
+                )
             if not is_own(plan.folder / COMPILE_CACHE):
                 study.note("the folder's compile cache was made elsewhere or by others: compiled anew, it isn't run")
             yield study

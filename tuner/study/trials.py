@@ -12,6 +12,7 @@ from pathlib import Path
 from tuner.analysis.gain import comparable
 from tuner.formatting import above_text
 from tuner.model import TOOK_THE_STUDY_DOWN, Config, Outcome, OutcomeKind, Phase, Trial
+from tuner.runner.classify import DEVICE_OOM, HOST_OOM
 from tuner.runner.created_files import move_created_files
 from tuner.runner.launch import mask_request
 from tuner.runner.request import Limits
@@ -30,7 +31,8 @@ class TrialStore:
     """The trials of one study, in its database and its folder. Only the holder of the folder's lock may have one.
 
     ``trials`` are the finished ones of every phase, by number, held against the limits of the plan: a study may be
-    resumed with tighter ones. Methods raise ``StorageError``.
+    resumed with tighter ones. Not among them are those that exceeded only a limit of their memory that is higher by
+    now (``may_fit_now`` has their numbers): their runs may be done again. Methods raise ``StorageError``.
     """
 
     def __init__(self, plan: StudyPlan, repository: Repository, study_id: int) -> None:
@@ -39,10 +41,12 @@ class TrialStore:
         self._repository = repository
         self._study_id = study_id
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{time.time():.0f}"
+        stored = [trial for trial in repository.trials(study_id) if trial.outcome is not None]
+        self.may_fit_now = tuple(trial.number for trial in stored if _may_fit_now(trial, plan.limits))
         held = (
             replace(trial, outcome=within_limits(trial.outcome, plan.limits, trial.config))
-            for trial in repository.trials(study_id)
-            if trial.outcome is not None
+            for trial in stored
+            if trial.outcome is not None and trial.number not in self.may_fit_now
         )
         self.trials: list[Trial] = comparable(held)
 
@@ -140,10 +144,19 @@ def within_limits(outcome: Outcome, limits: Limits, config: Config) -> Outcome:
     if measurement is None or not outcome.complete or not config:
         return outcome
     for reason, what, peak, most in (
-        ("device-oom", "device", measurement.peak_device_bytes, limits.max_device_bytes),
-        ("host-oom", "host", measurement.peak_host_bytes, limits.max_host_bytes),
+        (DEVICE_OOM, "device", measurement.peak_device_bytes, limits.max_device_bytes),
+        (HOST_OOM, "host", measurement.peak_host_bytes, limits.max_host_bytes),
     ):
         if most is not None and peak is not None and peak > most:
             detail = f"of the {what}'s memory it took {above_text(peak, most)}"
-            return replace(outcome, kind=OutcomeKind.INFEASIBLE, reason=reason, detail=detail)
+            return replace(outcome, kind=OutcomeKind.INFEASIBLE, reason=reason, detail=detail, over_limit=most)
     return outcome
+
+
+def _may_fit_now(trial: Trial, limits: Limits) -> bool:
+    """Whether the trial exceeded nothing but a limit of its memory that is higher by now."""
+    outcome = trial.outcome
+    if outcome is None or outcome.over_limit is None or not trial.config:
+        return False
+    now = limits.max_device_bytes if outcome.reason == DEVICE_OOM else limits.max_host_bytes
+    return now is None or outcome.over_limit < now

@@ -1,0 +1,68 @@
+"""A study that is resumed with a higher limit of memory: what exceeded the lower one is tried again, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import worlds
+from support.ran import Ran, of
+
+from tuner.events import Noted
+from tuner.model import Config, Outcome, Phase
+from tuner.runner.request import Limits
+
+LOW, HIGH = 2**30, 2**34
+
+
+def takes_much(config: Config) -> Outcome:
+    """A batch of 128 takes 2 GiB, and all others less than one."""
+    outcome = worlds.World().outcome(config)
+    if outcome.measurement is None or config.get("batch_size") != 128:
+        return outcome
+    return replace(outcome, measurement=replace(outcome.measurement, peak_host_bytes=2 * 2**30))
+
+
+def takes_all(config: Config) -> Outcome:
+    """The device has no memory for more than 64."""
+    return worlds.World(fits=64).outcome(config)
+
+
+def studied(
+    folder: Path, limit: int | None, trials: int, world: Callable[[Config], Outcome] = takes_much
+) -> Ran:  # fmt: skip
+    plan = worlds.plan(folder, limits=Limits(max_host_bytes=limit), trials=trials, selection=("batch_size",))
+    return Ran(plan, world)
+
+
+def tried(ran: Ran, batch: int) -> list[Outcome]:
+    return [
+        trial.outcome for trial in ran.result.trials
+        if trial.phase is Phase.SEARCH and trial.config == {"batch_size": batch} and trial.outcome is not None
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("raised", [HIGH, None])
+def test_what_exceeded_the_lower_limit_only_is_tried_again(tmp_path: Path, raised: int | None) -> None:
+    [over] = tried(studied(tmp_path, LOW, 20), 128)
+    assert (over.reason, over.over_limit) == ("host-oom", LOW)
+    resumed = studied(tmp_path, raised, 40)
+    assert [outcome.complete for outcome in tried(resumed, 128)] == [True]
+    [told] = [note.text for note in of(resumed.events, Noted) if "limit of memory" in note.text]
+    assert "when these trials exceeded it: " in told
+
+
+def test_what_the_device_itself_has_no_memory_for_stays_ruled_out(tmp_path: Path) -> None:
+    [full] = tried(studied(tmp_path, LOW, 20, takes_all), 128)
+    assert (full.reason, full.over_limit) == ("device-oom", None)
+    resumed = studied(tmp_path, HIGH, 40, takes_all)
+    assert tried(resumed, 128) == [full] and {"batch_size": 128} not in resumed.configs
+
+
+@pytest.mark.parametrize("limit", [LOW, LOW // 2])
+def test_with_no_higher_limit_nothing_is_tried_again(tmp_path: Path, limit: int) -> None:
+    [over] = tried(studied(tmp_path, LOW, 20), 128)
+    resumed = studied(tmp_path, limit, 40)
+    assert tried(resumed, 128) == [over] and {"batch_size": 128} not in resumed.configs
