@@ -15,8 +15,8 @@ class Objective:
     """A measurement's figure in ``unit``, and whether more of it is better.
 
     ``source`` is where it was loaded from, the name of an entry point or a file's path, "" for one that wasn't;
-    ``planned_samples`` the length of training over which the start is spread, None without one. Both are filled
-    by autotune, and serve to load the same objective again.
+    ``sha256`` the content of that file, "" without one; ``planned_samples`` the length of training over which the start
+    is spread, None without one. All are filled by autotune, and serve to load the same objective again.
     """
 
     name: str
@@ -25,6 +25,7 @@ class Objective:
     score: Callable[[Measurement], float]
     source: str = ""
     planned_samples: int | None = None
+    sha256: str = ""
 
     @property
     def text(self) -> str:

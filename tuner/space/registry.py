@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sys
 from dataclasses import replace
@@ -41,7 +42,10 @@ def load_objective(name: str) -> Objective:
         raise ObjectiveError(
             f"{name} declares {_described(value)}", hint="OBJECTIVE must be a tuner.objective.Objective"
         )
-    return replace(value, source=str(Path(name).absolute()) if is_file(name) else name)
+    if not is_file(name):
+        return replace(value, source=name)
+    file = Path(name).absolute()
+    return replace(value, source=str(file), sha256=hashlib.sha256(file.read_bytes()).hexdigest())
 
 
 def names(group: str) -> list[str]:

@@ -24,7 +24,7 @@ from tuner.study.plan import StudyPlan
 LARGEST_MODULE_BYTES = 16 * 2**20
 UNCOMPARED = frozenset({"objective.source", "objective.planned_samples"})
 """How to load the study's objective again; whether it is the same one, ``objective`` says."""
-KERAS_BACKEND = "keras.backend"
+KERAS_BACKEND, OBJECTIVE_FILE = "keras.backend", "objective.sha256"
 """What studies of earlier versions don't say."""
 
 
@@ -45,6 +45,7 @@ def identity_of(plan: StudyPlan) -> dict[str, Any]:
         **({"without": [str(watch) for watch in sorted(plan.without)]} if plan.without else {}),
         "objective": plan.objective.text,
         "objective.source": plan.objective.source,
+        **({OBJECTIVE_FILE: plan.objective.sha256} if plan.objective.sha256 else {}),
         "objective.planned_samples": plan.objective.planned_samples,
         "device.kind": plan.device.kind,
         "device.name": plan.device.name,
@@ -68,6 +69,7 @@ def check_identity(
         for name in dict.fromkeys([*stored, *present])
         if name not in UNCOMPARED
         and (name != KERAS_BACKEND or _computes_as_set(stored, baseline))
+        and (name != OBJECTIVE_FILE or _says_which_file(stored))
         and _as_compared(name, stored.get(name)) != _as_compared(name, present.get(name))
     ]
     if differences:
@@ -86,6 +88,11 @@ def _computes_as_set(stored: Mapping[str, Any], baseline: Trial | None) -> bool:
     known = baseline.outcome.knowledge
     may_import = not known.watches or Watch.KERAS in (*known.watches, *known.without)
     return may_import and known.backend in ("", stored[KERAS_BACKEND])
+
+
+def _says_which_file(stored: Mapping[str, Any]) -> bool:
+    """Whether what the study says of its objective tells it from another one of that name in the same file."""
+    return OBJECTIVE_FILE in stored or not is_file(str(stored.get("objective.source") or ""))
 
 
 def hashes_of_modules(source: Path, names: Iterable[str]) -> dict[str, str]:
@@ -134,6 +141,8 @@ def objective_of(stored: Mapping[str, Any], *, trusted: bool = False) -> Objecti
         planned = stored.get("objective.planned_samples")
         if isinstance(planned, int):
             objective = amortised(objective, planned)
+        if objective.text == wanted and stored.get(OBJECTIVE_FILE, objective.sha256) != objective.sha256:
+            raise ObjectiveError(f"{source} was edited since the study began")
         if objective.text == wanted:
             return objective
     raise ObjectiveError(f"{source} declares another one now" if source else "none of that name is installed")
@@ -205,7 +214,7 @@ def _shown(identity: Mapping[str, Any], name: str) -> str:
     if name not in identity:
         return "(absent)"
     value = identity[name]
-    if name == "script.sha256":
+    if name in ("script.sha256", OBJECTIVE_FILE):
         return str(value)[:12] or "(none)"
     if name == "script.argv":
         return shlex.join(value) or "(none)"

@@ -15,16 +15,24 @@ from support.ran import Ran
 
 from tuner.child.watch import Watch
 from tuner.cli.planning import check_resumable
-from tuner.errors import StudyMismatchError
+from tuner.errors import ObjectiveError, StudyMismatchError
 from tuner.knowledge import Knowledge
 from tuner.model import Config, Device, Outcome, Script, Value
 from tuner.objective import Objective
 from tuner.runner.request import Limits
 from tuner.space.choose import Spaces
 from tuner.space.declare import Knob, SearchSpace
+from tuner.space.registry import load_objective
 from tuner.space.resolved import Axis, ResolvedSpace
 from tuner.storage import codec
-from tuner.study.identity import check_identity, check_modules, hashes_of_modules, identity_of, space_hash
+from tuner.study.identity import (
+    check_identity,
+    check_modules,
+    hashes_of_modules,
+    identity_of,
+    objective_of,
+    space_hash,
+)
 from tuner.study.plan import StudyPlan
 
 WORKERS = Knob("num_workers", lambda known: [0, 2], "workers", ordered=True)
@@ -99,6 +107,38 @@ def test_what_figures_depend_on_is_shown(change: Callable[[StudyPlan], StudyPlan
     assert "autotune-train" in first
     assert [line.strip() for line in differences] == [difference]
     assert "--new" in caught.value.hint
+
+
+def declared(file: Path, score: str) -> StudyPlan:
+    """The plan with the objective that the file declares then."""
+    file.write_text(
+        "from tuner.objective import Objective\n"
+        f'OBJECTIVE = Objective("own", "samples/s", True, lambda measurement: {score})\n'
+    )
+    return replace(PLAN, objective=load_objective(str(file)))
+
+
+def test_an_objective_whose_file_was_edited_is_another_one(tmp_path: Path) -> None:
+    """Of the same name and unit: a resumed study held figures of the two against each other."""
+    file, moved = tmp_path / "own.py", tmp_path / "elsewhere.py"
+    stored = _stored(declared(file, "measurement.rate"))
+    assert objective_of(stored, trusted=True).sha256
+    check_identity(stored, identity_of(declared(file, "measurement.rate")), "autotune-train")
+    check_identity(stored, identity_of(declared(moved, "measurement.rate")), "autotune-train")
+    edited = declared(file, "measurement.low")
+    with pytest.raises(StudyMismatchError, match=r"objective\.sha256: [0-9a-f]{12} → [0-9a-f]{12}$"):
+        check_identity(stored, identity_of(edited), "autotune-train")
+    with pytest.raises(ObjectiveError, match="was edited since the study began"):
+        objective_of(stored, trusted=True)
+    with pytest.raises(StudyMismatchError, match=r"\(absent\) → "):
+        check_identity(_stored(PLAN), identity_of(edited), "autotune-train")
+
+
+def test_a_study_of_an_earlier_version_says_nothing_of_its_objectives_file(tmp_path: Path) -> None:
+    plan = declared(tmp_path / "own.py", "measurement.rate")
+    stored = {name: value for name, value in _stored(plan).items() if name != "objective.sha256"}
+    check_identity(stored, identity_of(plan), "autotune-train")
+    assert objective_of(stored, trusted=True).name == "own"
 
 
 def test_the_order_of_the_selection_is_no_difference() -> None:
