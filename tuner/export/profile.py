@@ -15,7 +15,7 @@ from tuner.analysis.tiers import Tiers
 from tuner.child.option_names import is_option_of
 from tuner.documents import depth, knob_document, measurement_document, plain, screen_document, text, tier_document
 from tuner.errors import ProfileError
-from tuner.export import tier3
+from tuner.export import tier3, unproven
 from tuner.export.tier3 import Tier3
 from tuner.knowledge import FREE, Knowledge, as_document
 from tuner.knowledge import read as read_knowledge
@@ -115,8 +115,8 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
         "runs": winner.runs if winner is not None else 0,
         "baseline": _baseline(result),
         "winner": _measured(proven.winner, FINALS) if proven is not None else None,
-        "candidate": _candidate(result),
-        "lacked_time": _lacked_time(result),
+        "candidate": unproven.candidate_of(result),
+        "lacked_time": unproven.lacked_time_of(result),
         "doubt": "" if result.improved else result.roughness,
         "tiers": [tier_document(best) for best in result.bests],
         # Trials that an earlier version ran may tell secrets where they say why.
@@ -241,30 +241,6 @@ def of_tier_3(profile: Profile, place: str) -> Profile:
     """
     larger = tier3.proven(profile.tier3, profile.device.label, place)
     return replace(profile, config=larger.config, verdict=Verdict.IMPROVED, speedup=larger.sooner)
-
-
-def _candidate(result: StudyResult) -> dict[str, Any] | None:
-    """The best config that isn't proven, for whoever wants to look further."""
-    winner, best = result.winner, result.best
-    if result.improved:
-        return None
-    if winner is not None and winner.config:
-        reason = {"reason": winner.label} if winner.label else {}
-        return {"config": dict(winner.config), "speedup": plain(asdict(winner.speedup)), "proven": False, **reason}
-    if best is None or not best.config or result.best_gain is None:
-        return None
-    return {"config": dict(best.config), "single_trial_gain": result.best_gain, "proven": False}
-
-
-def _lacked_time(result: StudyResult) -> dict[str, Any] | None:
-    """The fastest candidate that lacked nothing but time for its proof, and with which budget the study goes on."""
-    late = result.lacked_time
-    if late is None:
-        return None
-    return {
-        "config": dict(late.config), "single_trial_gain": late.gain, "budget_s": late.budget_s,
-        "first": dict(late.first),
-    }  # fmt: skip
 
 
 def _accuracy(result: StudyResult, config: Config, tier: int) -> dict[str, Any]:
