@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import Bottleneck
+from tuner.analysis.learning import LATER
 from tuner.analysis.stats import Noninferiority
 from tuner.knowledge import Knowledge
 from tuner.model import (
@@ -168,6 +169,15 @@ class StudyResult:
             return ""
         others = "other processes or the hypervisor disturbed"
         return f"{others} {self.disturbed} of the {len(measured)} trials of the search"
+
+    @property
+    def left_open(self) -> str:
+        """Why the study's answer is that it can't tell, for people; "" where it is another one: to keep the config as
+        well as a gain, proven or not, and that what is faster reaches a loss later.
+        """
+        winner, best = self.winner, self.best
+        hinted = winner is None and best is not None and bool(best.config)
+        return "" if hinted or (winner is not None and winner.label == LATER) else self.cannot_tell
 
     @property
     def roughness(self) -> str:

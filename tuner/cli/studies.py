@@ -67,6 +67,7 @@ def _facts(stored: StoredStudy) -> dict[str, Any]:
         "state": stored.state, "trials": len(stored.trials), "created": stored.record.created,
         "verdict": str(profile.verdict) if profile else None, "speedup": profile.speedup if profile else None,
         "config": dict(profile.config) if profile else None, "profile": str(path) if profile else None,
+        "cannot_tell": profile.cannot_tell if profile else None,
     }  # fmt: skip
 
 
@@ -101,6 +102,8 @@ def _row(document: dict[str, Any]) -> list[str]:
 def _result(document: dict[str, Any]) -> str:
     if document["verdict"] is None:
         return ""
+    if document["cannot_tell"]:
+        return f"can't tell: {document['cannot_tell']}"
     if document["speedup"] is None:
         return "nothing proven"  # there were no finals, or none yet
     if document["verdict"] == Verdict.KEEP_BASELINE:

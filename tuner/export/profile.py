@@ -37,7 +37,8 @@ class Profile:
 
     ``cores`` are those of the host that the proof might use, ``edited`` whether the entry isn't as a study wrote it;
     None where the profile is of an earlier version. ``tier3``: the larger effective batch beside the config. ``ranks``:
-    so many processes trained together when it was proven.
+    so many processes trained together when it was proven. ``cannot_tell``: why it isn't known that nothing is faster,
+    "" where it is, something is proven to be, or the profile is of an earlier version.
     """
 
     device: Device
@@ -51,6 +52,7 @@ class Profile:
     edited: bool | None = None
     tier3: Tier3 | None = None
     ranks: int = 1
+    cannot_tell: str = ""
 
     @property
     def devices(self) -> int:
@@ -118,6 +120,7 @@ def profile_of(result: StudyResult) -> dict[str, Any]:
         "candidate": unproven.candidate_of(result),
         "lacked_time": unproven.lacked_time_of(result),
         "doubt": "" if result.improved else result.roughness,
+        "cannot_tell": result.left_open,
         "tiers": [tier_document(best) for best in result.bests],
         # Trials that an earlier version ran may tell secrets where they say why.
         **all_without_secrets(told, study.script.argv),
@@ -352,6 +355,9 @@ def _profile(document: Mapping[str, Any]) -> Profile:
         raise ValueError(f"cores is {cores!r}, not a number of cores")
     if type(ranks) is not int or ranks < 1:
         raise ValueError(f"ranks is {ranks!r}, not a number of processes")
+    cannot_tell = document.get("cannot_tell", "")
+    if not isinstance(cannot_tell, str):
+        raise ValueError(f"cannot_tell is {cannot_tell!r:.60}, not a text")
     return Profile(
         device=Device(**device),
         config=Config(config),
@@ -364,6 +370,7 @@ def _profile(document: Mapping[str, Any]) -> Profile:
         edited=_is_edited(document),
         tier3=tier3.read(document.get("tier3")),
         ranks=ranks,
+        cannot_tell=cannot_tell,
     )
 
 

@@ -98,8 +98,7 @@ def _verdict(result: StudyResult) -> list[str]:
     tried = "nothing that keeps the effective batch" if result.larger and result.larger.proven else "nothing tried"
     nothing = f"{tried} was proven {_more(result.objective)}"
     faster = "what is faster reaches a loss later" if winner.label == LATER else nothing
-    untold = result.cannot_tell if winner.label != LATER else ""
-    lines = [f"can't tell: {untold}" if untold else f"{KEEP}: {faster}"]
+    lines = [f"can't tell: {result.left_open}" if result.left_open else f"{KEEP}: {faster}"]
     if winner.config:
         late = _late(winner, result)
         was = "the best candidate that had time for finals was" if late else "the best candidate was"
@@ -168,7 +167,7 @@ def _unproven(result: StudyResult) -> list[str]:
         )  # fmt: skip
         if not searched:
             return ["no result: nothing but the script as written was measured"]
-        tried, untold = f"no trial{kept} was {_more(result.objective)} than the script as written", result.cannot_tell
+        tried, untold = f"no trial{kept} was {_more(result.objective)} than the script as written", result.left_open
         return [f"can't tell: {untold}; {tried}" if untold else f"{KEEP}: {tried}"]
     gain = gain_text(result.best_gain if result.best_gain is not None else _rate(best) / _rate(baseline))
     lines = [

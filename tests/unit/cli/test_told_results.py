@@ -13,9 +13,13 @@ import pytest
 from support import worlds
 from support.life_of_finals import UNSCREENED
 
+from tuner.analysis.learning import LATER
 from tuner.cli import main
+from tuner.errors import ProfileError
 from tuner.export import PROFILE
-from tuner.export.profile import merged, profile_of
+from tuner.export.profile import merged, profile_of, read
+from tuner.model import Verdict
+from tuner.report.summary import summary
 from tuner.result import StudyFacts, StudyResult
 from tuner.runner.replay import ReplayRunner
 from tuner.search.structured import StructuredSampler
@@ -69,3 +73,35 @@ def test_of_two_devices_of_one_name_the_last_result_is_told(
     assert main(["studies", str(tmp_path), "--json"]) == 0
     [document] = json.loads(capsys.readouterr().out)
     assert document["verdict"] == "keep-baseline"
+
+
+@pytest.mark.parametrize(
+    ("disturbed", "label", "told"),
+    [(0, "", "keep your config"), (2, "", "can't tell"), (2, LATER, "keep your config")],
+)
+def test_the_list_of_studies_answers_as_the_summary_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], disturbed: int, label: str, told: str
+) -> None:
+    """Of a search that others disturbed it said to keep the config, where the summary can't tell."""
+    own = studied(tmp_path)
+    assert own.winner is not None
+    judged = replace(own.winner, verdict=Verdict.KEEP_BASELINE, label=label)
+    result = replace(own, winner=judged, disturbed=disturbed)
+    (tmp_path / PROFILE.file_name).write_bytes(merged(None, profile_of(result), "best.json"))
+    assert main(["studies", str(tmp_path)]) == 0
+    assert told in capsys.readouterr().out
+    assert summary(result, {}, "").startswith(f"{told}: ")
+
+
+def test_a_hint_is_told_as_nothing_proven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = replace(studied(tmp_path), winner=None, disturbed=2)
+    assert result.best is not None and result.best.config and summary(result, {}, "").startswith("not proven: ")
+    (tmp_path / PROFILE.file_name).write_bytes(merged(None, profile_of(result), "best.json"))
+    assert main(["studies", str(tmp_path)]) == 0
+    assert "nothing proven" in capsys.readouterr().out
+
+
+def test_a_profile_whose_answer_is_no_text_is_refused(tmp_path: Path) -> None:
+    profile = {**profile_of(studied(tmp_path)), "cannot_tell": 3}
+    with pytest.raises(ProfileError, match="cannot_tell is 3, not a text"):
+        read(merged(None, profile, "best.json"), "best.json")
