@@ -133,12 +133,14 @@ def _is_held(folder: Path) -> bool:
         if holder["host"] != socket.gethostname():
             return True  # nobody here can tell
         pid = int(holder["pid"])
+        if pid <= 0:
+            return False  # of a signal it would mean a group of processes
         if (began := holder.get("born")) and born(pid) not in ("", began):
             return False  # the pid of one that was killed, which another process has by now, maybe another user's
         os.kill(pid, 0)
     except PermissionError:
         return True
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return False
     return True
 

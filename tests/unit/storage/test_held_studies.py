@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,15 @@ def test_another_users_study_runs(study: Path, monkeypatch: pytest.MonkeyPatch) 
     with FolderLock(study):
         monkeypatch.setattr("os.kill", _forbidden)
         assert read_study(study).state == "running"
+
+
+@pytest.mark.parametrize(
+    "pid", ["0", "-1", str(2**40), "1e400", '"12345678901"', "null", "[" * 10**5 + "]" * 10**5], ids=lambda pid: pid[:9]
+)
+def test_a_lock_that_names_no_process_is_held_by_none(study: Path, pid: str) -> None:
+    """Of a number that no process can have autotune trials ended with a traceback."""
+    (study / LOCK).write_text(f'{{"host": {json.dumps(socket.gethostname())}, "pid": {pid}}}')
+    assert read_study(study).state == "stopped"
 
 
 def _forbidden(pid: int, number: int) -> None:
