@@ -70,9 +70,11 @@ class Spaces:
             return self.declared[0]
         framework = knowledge.framework
         if not framework:
-            # Then only what the script asks for itself can be turned: whoever knows most of that.
+            # Then only what the script asks for itself can be turned: whoever knows most of that. Of the rest, knobs of
+            # a framework that the script doesn't use, nobody wants to know.
             written = set(knowledge.as_written)
-            return max(self.declared, key=lambda space: len(written & {knob.name for knob in space.knobs}))
+            most = max(self.declared, key=lambda space: len(written & {knob.name for knob in space.knobs}))
+            return replace(most, knobs=tuple(replace(knob, silent_unmet=True) for knob in most.knobs))
         fitting = [space for space in self.declared if space.framework == framework]
         # A third party's space stands beside the one that came along, and is taken when it is named.
         fitting = [space for space in fitting if space.name == framework] or fitting

@@ -12,7 +12,7 @@ from support.ran import Ran, of
 
 from tuner.cli import main
 from tuner.errors import StudyMismatchError, UnknownKnobError, UntunableError, UsageError
-from tuner.events import SpaceResolved
+from tuner.events import Noted, SpaceResolved
 from tuner.knowledge import Knowledge
 from tuner.model import Config, Outcome
 from tuner.space.arguments import parse
@@ -99,6 +99,21 @@ def test_of_several_spaces_for_a_framework_the_one_that_has_its_name_counts() ->
 def test_a_script_without_a_framework_gets_the_space_that_knows_what_it_asks_for() -> None:
     assert BOTH.chosen(Knowledge(as_written={"lever": 1}), {}, ()).name == "tiny"
     assert BOTH.chosen(Knowledge(as_written={"workers": 1, "batch_size": 8}), {}, ()).name == "made-up"
+
+
+@pytest.mark.parametrize(("selection", "told"), [((), set()), (("precision", "lever"), {"precision"})])
+def test_of_a_script_without_a_framework_only_what_it_asks_for_is_told(
+    tmp_path: Path, selection: tuple[str, ...], told: set[str]
+) -> None:
+    """A summary named some 20 knobs of a framework that the script had nothing to do with as left out."""
+
+    def outcome_of(config: Config) -> Outcome:
+        return replace(worlds.measured(300.0), knowledge=Knowledge(as_written={"lever": 1}))
+
+    ran = Ran(worlds.plan(tmp_path, trials=2, spaces=BOTH, selection=selection), outcome_of)
+    [resolved] = of(ran.events, SpaceResolved)
+    assert set(resolved.values) == {"lever"} and set(resolved.left_out) == told
+    assert any("no framework is seen to train: only what" in note.text for note in of(ran.events, Noted))
 
 
 @pytest.mark.parametrize(
