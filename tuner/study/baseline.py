@@ -23,6 +23,7 @@ from tuner.study.blame import (
     Verdict,
     Whose,
     alike,
+    cannot_be_parsed,
     fault_text,
     is_raised_by_us,
     least_check_s,
@@ -185,6 +186,8 @@ def _verdict(study: StudyContext, baseline: Trial, failed: Outcome, *, by_chance
     study.store.requeue(baseline)
     request = study.executor.request_of(baseline, study.knowledge, plan.window)
     check_failure(failed, plan)
+    if cannot_be_parsed(failed):
+        return Verdict(Whose.SCRIPT)
 
     def left_s() -> float:
         return math.inf if study.time.left_s is None else study.time.left_s

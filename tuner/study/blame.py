@@ -16,6 +16,7 @@ import json
 import math
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -54,6 +55,7 @@ _OF_THE_MACHINE = KILLED | OUT_OF_MEMORY
 """Reasons for which a run ended that tell of the machine at that moment, and nothing of the script."""
 _BARE, _PLAIN, _AGAIN = "without any watch but files", "plain Python", "as in the trial"
 
+_NAMED, _OF_SYNTAX = re.compile(r'  File "([^"\n]+)"'), re.compile(r"(?:Syntax|Indentation|Tab)Error\b")
 _OURS = "/tuner/child/"
 # A file of the child's → the watch that it belongs to: the first that fits. Of the rest, all watches make use.
 _FILES_OF_WATCHES = (
@@ -135,6 +137,24 @@ def names_file_of_trial(failed: Outcome, trial: Path) -> bool:
     """Whether what was raised tells of a path in the trial's folder: the script itself knows of none there."""
     raised = raised_line(failed.traceback_text)
     return any(str(folder / FILES) in raised for folder in (trial.absolute(), trial.resolve()))
+
+
+def cannot_be_parsed(failed: Outcome) -> bool:
+    """Whether the failure is an error of syntax in a file that Python can't compile here, either: no instrument of ours
+    changes what stands there, and nothing has to be run to see whose fault that is.
+    """
+    named = _NAMED.match(next(iter(frames_in(failed.traceback_text)[-1:]), ""))
+    if named is None or not _OF_SYNTAX.match(raised_line(failed.traceback_text)):
+        return False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what it warns as it compiles the script was told
+            compile(Path(named[1]).read_bytes(), named[1], "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return True
+    except (OSError, RecursionError, MemoryError):
+        pass  # no file, or one of which nobody can tell here
+    return False
 
 
 def longest_check_s(failed: Outcome) -> float:

@@ -112,3 +112,41 @@ def test_a_run_that_the_budget_cuts_off_shows_no_fault_of_ours(tmp_path: Path, b
             lambda event: notes.append(str(event)), threading.Event(), clock=lambda: broken.now,
         )  # fmt: skip
     assert not any("autotune breaks" in note for note in notes) and broken.now <= budget_s
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "is_known"),
+    [
+        ("def f(:\n", "SyntaxError: invalid syntax", True),
+        ("if 1:\nprint()\n", "IndentationError: expected an indented block", True),
+        ("print(0)\n", "SyntaxError: invalid syntax", False),  # nobody knows what Python was given
+        ("def f(:\n", "ValueError: 1", False),
+    ],
+)
+def test_what_python_itself_can_not_compile_is_the_scripts_fault_whatever_the_budget(
+    tmp_path: Path, text: str, error: str, is_known: bool
+) -> None:
+    """With a budget of 15 s it was told that nobody knows whose fault an error of syntax is."""
+    script = tmp_path / "own module.py"
+    script.write_text(text)
+    frame = f'  File "{script}", line 1\n    {text.split(maxsplit=1)[0]}\n    ^\n'
+    shown = f"Traceback (most recent call last):\n{frame}{error}\n"
+
+    class Unparsed(Runner):
+        ran = 0
+
+        def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
+            self.ran += 1
+            return Outcome(OutcomeKind.USER_ERROR, "script-raised", error, shown, seconds=2.0)
+
+    runner, notes = Unparsed(), list[str]()
+    with pytest.raises(UserScriptError) as raised:
+        run_study(
+            worlds.plan(tmp_path / "s", budget_s=2.0), runner, StructuredSampler(),
+            lambda event: notes.append(str(event)), threading.Event(),
+        )  # fmt: skip
+    assert runner.ran == 1
+    assert (raised.value.message == f"the script fails by itself: {error}") is is_known
+    assert ("whose fault that is isn't known" in str(raised.value.hint)) is not is_known
+    assert raised.value.traceback_text == shown
+    assert not (is_known and any("it is run again" in note for note in notes))
