@@ -7,6 +7,7 @@ first write, and two processes can then claim the same trial (measured: 23 of 20
 from __future__ import annotations
 
 import os
+import resource
 import sqlite3
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -336,9 +337,11 @@ def storage_error(error: BaseException, place: str) -> StorageError:
     """The fault as a ``StorageError`` with a hint by what the database said."""
     text = str(getattr(error, "orig", None) or error)
     lowered = text.lower()
+    is_limited = resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY
     for pattern, hint in _HINTS:
         if pattern in lowered:
-            return StorageError(f"can't use {place}: {text}", hint=hint)
+            also = "; or the limit of a file's size is too low (ulimit -f)" if is_limited and "disk" in pattern else ""
+            return StorageError(f"can't use {place}: {text}", hint=hint + also)
     return StorageError(f"can't use {place}: {text}", hint="check the folder and the disk, then run the study again")
 
 

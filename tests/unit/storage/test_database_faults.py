@@ -56,7 +56,7 @@ def test_a_full_disk_is_told_and_the_study_goes_on_once_there_is_space(tmp_path:
     path = tmp_path / "study.db"
     told = _run(DISK_FULL, f"sqlite:///{path}")
     assert str(path) in told["message"]
-    assert "free some" in told["hint"]
+    assert "free some" in told["hint"] and "ulimit -f" in told["hint"], "nothing tells a disk from such a limit here"
     assert 0 < int(told["stored"]) < 200
     assert told["readable"] == told["stored"] == told["next"]
     again = Repository(f"sqlite:///{path}")
