@@ -113,6 +113,17 @@ def test_it_does_not_choose_what_is_run(folder: Path, arguments: list[str]) -> N
     assert f"checkpoint='{expected}'" in (folder / "ran.txt").read_text()
 
 
+@pytest.mark.parametrize("named", [["--module", "nope"], ["nope.py"]])
+def test_nobody_is_asked_of_arguments_for_what_is_not_there(
+    folder: Path, capsys: pytest.CaptureFixture[str], named: list[str]
+) -> None:
+    """It asked for --trust first, and only then said that there is no such module."""
+    write_profile(folder)
+    assert main(["run", "--config", "best.json", "--device", "cpu", *named]) == 2
+    error = capsys.readouterr().err
+    assert "there is no " in error and "nope" in error and "[script-not-found]" in error
+
+
 @pytest.mark.parametrize(
     ("answer", "runs"), [("y\n", True), ("\n", False), pytest.param("n\n", False, marks=pytest.mark.slow)]
 )

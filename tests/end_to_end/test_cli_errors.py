@@ -94,6 +94,7 @@ CASES = (
     Wrong("study train.py --set batch_size=abc", "usage", "batch_size=abc", "samples"),
     Wrong("study train.py --max-memory 20", "usage", "'20'", "20GiB"),
     Wrong("study train.py --set batch_size", "usage", "--set: 'batch_size' is not ", "num_workers=4"),
+    Wrong("study train.py --set lr=1 --set lr=2", "usage", "--set: lr is given twice, and otherwise: 2", "once"),
     Wrong("study train.py --budget 5x", "usage", "--budget: invalid duration '5x'", "30m"),
     Wrong("study train.py --trial-timeout 0", "usage", "--trial-timeout: invalid duration '0'", "30m"),
     Wrong("study train.py --max-memory 20QB", "usage", "--max-memory: invalid size '20QB'", "20GiB"),

@@ -170,6 +170,8 @@ def _script(arguments: argparse.Namespace, profile: profiles.Profile, place: str
             hint=f"give the arguments, as in: {shlex.join(['autotune', 'run', '--config', place, *named])} -- ...",
         )
     is_named = bool(path or module)
+    if is_named:
+        find_script(path, module, (), "run")  # before anybody is asked of its arguments: it may not be there
     if not is_named or (argv is None and chosen.argv):
         what = "the script's arguments" if is_named else "what is run"
         given = chosen.argv if argv is None else argv

@@ -18,7 +18,7 @@ from tuner.child.watch import Watch
 from tuner.cli.quantities import parse_bytes, parse_fraction, parse_seconds
 from tuner.errors import ScriptNotFoundError, UsageError
 from tuner.knowledge import BOTH, FREE, KEEP, typed_value
-from tuner.model import Config, Value
+from tuner.model import Config, Value, same_value
 from tuner.space.registry import AUTO, is_file
 
 FILE = "study.toml"
@@ -170,7 +170,10 @@ def _assignments(key: str, texts: list[str]) -> dict[str, Value]:
         name, equals, value = text.rpartition("=") if key in _BOUNDS else text.partition("=")
         if not (name and equals and value):
             raise UsageError(f"{text!r} is not NAME=VALUE", hint=_TABLES[key])
-        assigned[name] = value if key == "metric" else typed_value(value)
+        typed = value if key == "metric" else typed_value(value)
+        if name in assigned and not same_value(assigned[name], typed):
+            raise UsageError(f"{name} is given twice, and otherwise: {value}", hint="give it once")
+        assigned[name] = typed
     return assigned
 
 
@@ -258,7 +261,7 @@ def _names(value: Any) -> tuple[str, ...]:
     entries = value.split(",") if isinstance(value, str) else value
     if not isinstance(entries, list) or not all(isinstance(entry, str) and entry.strip(" -") for entry in entries):
         raise ValueError("expected names of knobs, as in batch_size,-compile")
-    return tuple(entry.strip() for entry in entries)
+    return tuple(dict.fromkeys(entry.strip() for entry in entries))
 
 
 def _watches(value: Any) -> frozenset[Watch]:

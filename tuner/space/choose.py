@@ -30,6 +30,12 @@ class Spaces:
         torn = next((name for name in selection if f"-{name}" in selection), None)
         if torn is not None:
             raise UsageError(f"{torn} is both chosen and left out", hint="name it once, with a minus or without")
+        torn = next((name for name in pinned if f"-{name}" in selection), None)
+        if torn is not None:
+            raise UsageError(
+                f"{torn} is both set and left out",
+                hint="do one of the two: what is set isn't searched, and what is left out stays as written",
+            )
         union = extend_space(self._union(), placeholders)
         for name in [*selected_names(selection), *pinned]:
             union.knob(name)

@@ -309,3 +309,12 @@ def test_the_home_folder_may_be_written_as_in_a_shell(
     assert (settings.space, settings.objective) == (f"{here}/space.py", f"{here}/o.py")
     declare('script = "train.py"\nstudy = "~mine"')
     assert _gather("train.py").folder == "~mine", "a name like any other"
+
+
+def test_what_is_named_twice_counts_once() -> None:
+    """As another selection it was another study's."""
+    assert _gather("train.py", "--knobs", "compile,-precision, compile").knobs == ("compile", "-precision")
+    assert _gather("train.py", "--set", "lr=1", "--set", "lr=1").pinned == {"lr": 1}
+    for first, second in (("1", "2"), ("1", "1.0"), ("true", "1")):
+        with pytest.raises(UsageError, match="lr is given twice, and otherwise: "):
+            _gather("train.py", "--set", f"lr={first}", "--set", f"lr={second}")

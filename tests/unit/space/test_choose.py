@@ -195,3 +195,10 @@ def test_a_knob_that_is_both_chosen_and_left_out_is_refused() -> None:
     with pytest.raises(UsageError, match="lever is both chosen and left out"):
         BOTH.check({}, ("lever", "precision", "-lever"), Config())
     BOTH.check({}, ("precision", "-lever"), Config())
+
+
+def test_a_knob_that_is_both_set_and_left_out_is_refused() -> None:
+    """It was set, without a word on the minus."""
+    with pytest.raises(UsageError, match="lever is both set and left out"):
+        BOTH.check({}, ["-lever"], Config(lever=2))
+    BOTH.check({}, ["-precision"], Config(lever=2))
