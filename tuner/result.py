@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import Bottleneck
-from tuner.analysis.learning import LATER
+from tuner.analysis.learning import LATER, gives_no_loss
 from tuner.analysis.stats import Noninferiority
 from tuner.knowledge import Knowledge
 from tuner.model import (
@@ -178,6 +178,13 @@ class StudyResult:
         winner, best = self.winner, self.best
         hinted = winner is None and best is not None and bool(best.config)
         return "" if hinted or (winner is not None and winner.label == LATER) else self.cannot_tell
+
+    @property
+    def untellable(self) -> bool:
+        """Whether a screen is due for what changes more than speed, and the script shows no loss to compare there."""
+        written, limits = baseline_of(self.trials), self.study.limits
+        compares = limits.max_loss_increase is not None and not (limits.max_metric_drop or limits.max_metric_rise)
+        return compares and written is not None and written.outcome is not None and gives_no_loss(written.outcome)
 
     @property
     def roughness(self) -> str:

@@ -74,6 +74,15 @@ def shows_loss(outcome: Outcome) -> bool:
     return outcome.measurement is not None and any(series.points for series in outcome.measurement.losses)
 
 
+def gives_no_loss(written: Outcome) -> bool:
+    """Whether no training loss is to be seen in the script as written however long it is looked at: no framework trains
+    in it, or PyTorch without a backward or an optimizer, and it only tells where a step ends.
+    """
+    known = written.knowledge
+    without_backward = known.framework == "torch" and not (known.backwards or known.optimizers)
+    return (not known.framework or without_backward) and not shows_loss(written)
+
+
 def curves_of(outcome: Outcome) -> dict[str, Curve]:
     """Site → its loss, for those that were seen often enough to be a curve and are finite."""
     series = outcome.measurement.losses if outcome.measurement is not None else ()

@@ -183,7 +183,8 @@ def _lacked(result: StudyResult, best: Trial) -> str:
     """What the fastest trial lacked for a proof: by what was run of its own config, or of that without vain knobs."""
     own = {best.config, with_effect(best)}
     screens = [screen for screen in result.screened if screen.config in own]
-    if not screens and Tiers(result.tiers, result.knowledge).of(best.config) > 1:
+    is_due = Tiers(result.tiers, result.knowledge).of(best.config) > 1
+    if not screens and is_due:
         # One without seeds tells of the script as written: it stands for all.
         screens = [screen for screen in result.screened if not screen.seeds]
     finals = [trial for trial in result.trials if trial.phase is Phase.FINALS]
@@ -191,7 +192,7 @@ def _lacked(result: StudyResult, best: Trial) -> str:
     others = [config for config in failed if config and config not in own]
     if any(screen.lacked_time for screen in screens):
         return "no time left to compare how it learns, and to prove it"
-    if any(not screen.seeds for screen in screens):
+    if any(not screen.seeds for screen in screens) or (not screens and is_due and result.untellable):
         return "a screen can't tell how it learns, since the script as written shows too little"
     if any(screen.verdict is not Noninferiority.PASS for screen in screens):
         return "it was not shown to learn as well as the script as written"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from tuner.analysis.accuracy import MOST_SEEDS, SEEDS, Screened
+from tuner.analysis.learning import gives_no_loss
 from tuner.analysis.stats import Noninferiority
 from tuner.formatting import config_text
 from tuner.model import Phase, Trial, Verdict, Winner
@@ -73,14 +74,22 @@ def _begun_with(study: StudyContext, winner: Winner | None) -> Trial | None:
 
 def _is_rejected(study: StudyContext, trial: Trial) -> bool:
     """Whether its screen, or its finals, said more against it than that time was lacking. Whatever needs a screen gets
-    none once one is of no use, by the script as written alone, and none that is like what was rejected.
+    none once one is of no use, by the script as written alone, and none that is like what was rejected. Where the
+    script shows no loss, and no metric is bounded, its screen would be of no use.
     """
     if study.gone(trial.config):
         return True
     screened, needs_screen = _screened(study, trial), study.time.needs_screen(trial.config)
     if screened is None:
-        return needs_screen and any(not one.seeds and not one.lacked_time for one in study.screened)
+        is_of_no_use = any(not one.seeds and not one.lacked_time for one in study.screened)
+        return needs_screen and (is_of_no_use or _shows_nothing(study))
     return screened.verdict is not Noninferiority.PASS and not screened.lacked_time
+
+
+def _shows_nothing(study: StudyContext) -> bool:
+    written = study.baseline
+    no_loss = written is not None and written.outcome is not None and gives_no_loss(written.outcome)
+    return no_loss and not study.plan.accuracy.metrics
 
 
 def _is_judged(study: StudyContext, trial: Trial, winner: Winner | None) -> bool:

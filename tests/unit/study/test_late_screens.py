@@ -17,6 +17,7 @@ from support.turning import Turning
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.events import Event, Noted
 from tuner.model import Config, Outcome, OutcomeKind, Phase, Verdict
+from tuner.report.summary import summary
 from tuner.result import StudyResult
 from tuner.runner.request import ByTurns, TrialRequest
 from tuner.search.structured import StructuredSampler
@@ -56,10 +57,19 @@ def gain_of(config: Config) -> float:
     return (2.0 if config.get("precision") == "bf16" else 1.0) * (1.2 if config.get("workers") == 2 else 1.0)
 
 
+class Reporting(SlowScreens):
+    """Of a loop that only tells where its steps end: no loss is seen, and no framework."""
+
+    def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
+        outcome = super().run(request, stop)
+        without = replace(outcome.measurement, losses=()) if outcome.measurement is not None else None
+        return replace(outcome, measurement=without)
+
+
 def studied(
-    folder: Path, screen_s: float, budget_s: float, *names: str
+    folder: Path, screen_s: float, budget_s: float, *names: str, machine: type[SlowScreens] = SlowScreens
 ) -> tuple[StudyResult, SlowScreens, list[Event]]:
-    runner, events = SlowScreens(screen_s), list[Event]()
+    runner, events = machine(screen_s), list[Event]()
     plan = worlds.plan(
         folder, selection=names or ("precision",), budget_s=budget_s, finals_rounds=5, finalists=1, trials=6,
         accuracy=AccuracyLimits(samples=600),
@@ -97,3 +107,13 @@ def test_a_screen_that_was_ended_goes_on_with_more_time_where_it_was(tmp_path: P
     assert done.isdisjoint((request.config, request.seed) for request in runner.screens), "nothing is run twice"
     screens = [(t.config, t.seed) for t in again.trials if t.phase is Phase.SCREEN]
     assert len(screens) == len(set(screens))
+
+
+def test_a_loop_that_shows_no_loss_is_promised_no_proof_by_more_time(tmp_path: Path) -> None:
+    """With the budget that was named its screen found no loss, and nothing was proven."""
+    result, _, events = studied(tmp_path, 10_000.0, 300.0, machine=Reporting)
+    assert result.best is not None and result.best.config == BF16
+    assert result.lacked_time is None and not any("with --budget" in note.text for note in of(events, Noted))
+    assert summary(result, {}, "").startswith("not proven: a screen can't tell how it learns")
+    told = studied(tmp_path / "told", 10_000.0, 300.0)[0]
+    assert told.lacked_time is not None and summary(told, {}, "").startswith("not proven: no time left to")
