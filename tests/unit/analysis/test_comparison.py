@@ -22,7 +22,21 @@ from tuner.analysis.contention import Host
 from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.schedule import Schedule, opening_share
 from tuner.devices.base import FOREIGN_SHARE, FOREIGN_SHARE_BESIDE_A_DEVICE
-from tuner.model import BASELINE, CardUse, Config, Energy, Evidence, KnobReport, Outcome, Phase, Trial, Value, Verdict
+from tuner.model import (
+    BASELINE,
+    CardUse,
+    Config,
+    Energy,
+    Evidence,
+    KnobReport,
+    Outcome,
+    Phase,
+    Ratio,
+    Reference,
+    Trial,
+    Value,
+    Verdict,
+)
 
 FAST: Config = Config(workers=2)
 ALSO_FAST: Config = Config(workers=4)
@@ -270,6 +284,31 @@ def test_rounds_on_a_card_that_was_slowed_down_are_no_evidence() -> None:
     assert winner is not None
     assert (winner.runs, winner.verdict) == (4, Verdict.KEEP_BASELINE)
     assert winner.label == "no proof: the card was slowed down: heat in 2 of 4 rounds"
+
+
+@pytest.mark.parametrize("disturbed", ["0", "2"])
+@pytest.mark.parametrize(
+    ("card", "cause"),
+    [
+        (CardUse(5, 900, 900, 92, 0x24, 0, 0.0), "the card was slowed down: heat"),
+        (CardUse(5, 1755, 1740, 61, 0x4, 0, 0.4), "other processes kept the card busy"),
+    ],
+)
+def test_by_turns_a_card_disturbs_a_round_in_whichever_sides_turns(disturbed: str, card: CardUse, cause: str) -> None:
+    """Were it the candidate's side alone, rounds would stay in which others had slowed the script as written."""
+
+    def by_turns(side: str) -> Outcome:
+        outcome, gain = worlds.measured(101.0), Ratio(1.01, 0.99, 1.03)
+        assert outcome.measurement is not None
+        reference = Reference(100.0, gain, 12, 0.0, 0.5) if side == "2" else None
+        own = replace(outcome.measurement, turns=12, reference=reference, card=card if side == disturbed else None)
+        return replace(outcome, measurement=own)
+
+    schedule = Schedule((SEARCH[1],), 4, 0, host=Host(16, FOREIGN_SHARE_BESIDE_A_DEVICE, feeds=True))
+    trials = run_all(schedule, {side: [by_turns(side)] * 4 for side in ("0", "2")})
+    assert not pairs_of(schedule, FAST, trials, worlds.OBJECTIVE, calm_only=True).gains
+    winner = decide(schedule, trials, worlds.OBJECTIVE)
+    assert winner is not None and winner.label == f"no proof: {cause} in 4 of 4 rounds"
 
 
 @pytest.mark.parametrize(("foreign", "kept"), [(2.6, 6), (3.4, 0)])
