@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import Counter
@@ -320,18 +321,16 @@ def _needed(confidence: float, rounds: int) -> float:
 def _disturbed(schedule: Schedule, rounds: Sequence[tuple[Measurement, Measurement]]) -> list[tuple[str, ...]]:
     """What disturbed any run of each round too much, each cause once; the baseline's run is each round's first.
 
-    By turns the candidate's figures say it: they are those of calm turns of both, as far as there are enough.
+    By turns the candidate's figures say what others took of the cores, on both sides: they are those of calm turns of
+    both, as far as there are enough. What the driver said of a card is each run's own.
     """
     sides = [[(run, own_cpus(side)) for run in side] for side in zip(*rounds, strict=True)]
-    return [
-        tuple(
-            dict.fromkeys(
-                cause for run, own in (runs[1:] if runs[1][0].reference is not None else runs)
-                for cause in contaminated_by(run, schedule.host, own)
-            )
-        )
-        for runs in zip(*sides, strict=True)
-    ]
+    found = []
+    for (written, written_cpus), (run, cpus) in zip(*sides, strict=True):
+        beside = schedule.host if run.reference is None else None
+        causes = contaminated_by(written, beside, written_cpus), contaminated_by(run, schedule.host, cpus)
+        found.append(tuple(dict.fromkeys(itertools.chain(*causes))))
+    return found
 
 
 def _why_no_proof(schedule: Schedule, pairs: Pairs) -> str:
