@@ -9,6 +9,7 @@ from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import INPUT_SHARE, Bottleneck, Bound
 from tuner.analysis.checks import Check, CheckKind
 from tuner.analysis.course import LOSSES
+from tuner.analysis.gain import is_rough
 from tuner.analysis.stats import Noninferiority
 from tuner.model import Device, Phase, Ratio, Rotated, Script, Shift, Side, Trial, Value, baseline_of
 
@@ -16,8 +17,6 @@ AS_WRITTEN = "as written"
 _SKIPS_SHOWN = 0.005
 """From this share of skipped steps on a trial's result says so."""
 _WAIT_SHOWN = 0.05
-_ROUGH = 1.5
-"""A rate by itself whose interval ends at more than so many times its beginning is told as approximate."""
 _BESIDE = {Phase.SEARCH: AS_WRITTEN, Phase.ANCHOR: "of the process that is kept alive"}
 """Whose rate stands beside that of a trial which took turns."""
 BOUND_TEXT = {
@@ -53,14 +52,6 @@ def run_text(trial: Trial) -> str:
     if trial.phase is Phase.ROTATION:
         return f"{trial.why}, by turns" if trial.why else "configs in one process, by turns"
     return SIDE_TEXT[trial.side] if trial.side is not None else config_text(trial.config)
-
-
-def is_rough(trial: Trial | None) -> bool:
-    """Whether its rate is left open by its own blocks. By turns the gain has an interval of its own."""
-    measurement = trial.measurement if trial is not None else None
-    if measurement is None or measurement.reference is not None or measurement.turns:
-        return False
-    return measurement.high > _ROUGH * measurement.low
 
 
 def result_text(trial: Trial) -> str:

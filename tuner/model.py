@@ -387,7 +387,7 @@ class WaterfallEntry:
 
     ``added`` are the knobs beyond those of the change before, empty for the script as written; ``knobs`` what was
     observed of them. ``score`` is the objective's figure; ``gain`` its ratio to the change before, ``total`` to the
-    script as written, both above 1 for better; ``rough`` where the baseline drifted around the trial.
+    script as written, both above 1 for better; ``rough`` where the baseline drifted, or its window leaves that open.
     """
 
     trial: int

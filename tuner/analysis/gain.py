@@ -24,6 +24,8 @@ SUSPECT = 1.5
 less from one minute to the next, as a rule."""
 DRAWN = 0.02
 """A gain that is shown may be so much off the rates beside it, as a logarithm, without a word."""
+ROUGH = 1.5
+"""A rate by itself whose interval ends at more than so many times its beginning is told as approximate."""
 _SCATTER = 0.5
 """The standard deviation of the logarithms of configs' gains, at the least: a factor of 1.6."""
 _STRETCH_S = 3.0
@@ -110,6 +112,21 @@ def is_drawn(trial: Trial) -> bool:
     ratio = reference.gain.ratio
     measured = math.log(ratio) if 0 < ratio < math.inf else math.inf
     return abs(measured - _known(measured, reference)) > DRAWN
+
+
+def is_rough(trial: Trial | None) -> bool:
+    """Whether its rate is left open by its own blocks. By turns the gain has an interval of its own."""
+    measurement = trial.measurement if trial is not None else None
+    if measurement is None or measurement.reference is not None or measurement.turns:
+        return False
+    return measurement.high > ROUGH * measurement.low
+
+
+def is_left_open(trial: Trial) -> bool:
+    """Whether its own window leaves its gain open, which is told as approximate then, whatever the machine did. That of
+    the script as written isn't: it is held against itself.
+    """
+    return is_drawn(trial) or (bool(trial.config) and is_rough(trial))
 
 
 def at_rate(measurement: Measurement, rate: float) -> Measurement:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tuner.analysis.comparison import with_effect
 from tuner.analysis.contention import MOVED
-from tuner.analysis.gain import BaselineTrack
+from tuner.analysis.gain import BaselineTrack, is_left_open
 from tuner.model import BASELINE, Config, Phase, Trial, WaterfallEntry, same_value
 
 SEARCHED = (Phase.BASELINE, Phase.SEARCH)
@@ -72,6 +72,6 @@ def _change(trial: Trial, previous: Trial | None, gains: Mapping[int, float], tr
     return WaterfallEntry(
         trial=trial.number, added=added, measurement=measurement, score=score,
         gain=gains[trial.number] / gains[previous.number] if previous is not None else 1.0,
-        total=gains[trial.number], rough=track.drift(trial.number) > MOVED,
+        total=gains[trial.number], rough=track.drift(trial.number) > MOVED or is_left_open(trial),
         knobs=tuple(report for report in measurement.knobs if report.knob in added),
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tuner.analysis.gain import is_drawn
+from tuner.analysis.gain import is_left_open
 from tuner.events import (
     Event,
     FinalsStarted,
@@ -22,7 +22,6 @@ from tuner.formatting import (
     AS_WRITTEN,
     config_text,
     gain_text,
-    is_rough,
     ratio_text,
     result_text,
     run_text,
@@ -152,8 +151,7 @@ def row_of(trial: Trial, gain: float | None, *, best: bool) -> Row:
     outcome = trial.outcome
     measured = outcome is not None and outcome.complete
     config = str(trial.phase) if trial.phase in (Phase.BASELINE, Phase.ANCHOR) else run_text(trial)
-    is_open = is_drawn(trial) or (bool(trial.config) and is_rough(trial))
-    shown = f"{'~' if is_open else ''}{gain_text(gain)}" if gain is not None else ""
+    shown = f"{'~' if is_left_open(trial) else ''}{gain_text(gain)}" if gain is not None else ""
     return Row(trial.number, config, result_text(trial), shown, bool(measured), best)
 
 

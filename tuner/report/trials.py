@@ -10,7 +10,7 @@ from typing import Any
 from tuner.analysis.bottleneck import bottleneck_of
 from tuner.analysis.comparison import round_of
 from tuner.analysis.contention import MOVED, Host, throttle_text
-from tuner.analysis.gain import BaselineTrack, is_drawn, score_of
+from tuner.analysis.gain import BaselineTrack, is_drawn, is_left_open, is_rough, score_of
 from tuner.analysis.gain import gain as gain_of
 from tuner.analysis.learning import least_efficiency
 from tuner.analysis.turns import FEW_TURNS
@@ -20,7 +20,6 @@ from tuner.formatting import (
     bottleneck_text,
     bytes_text,
     gain_text,
-    is_rough,
     number_text,
     remarks_of,
     result_text,
@@ -35,6 +34,8 @@ from tuner.objective import Objective
 from tuner.report.table import Table
 
 DRAWN_TEXT = "~ where turns scatter: the gain is drawn towards 1, and is not the quotient of the two rates"
+_BY_RUNS_BESIDE = (Phase.FINALS, Phase.SCREEN)
+"""Phases whose gains are to a run of the same round, or on the same seed, and not to the baseline at that time."""
 _ALWAYS = 6
 """So many columns stand in every table; those behind only where a trial has something to say there."""
 
@@ -54,7 +55,7 @@ class TrialsReport:
         """The trial's ratio to the baseline at that time, above 1 for better: in the finals that of its round, by which
         they are decided; in a screen that of the same seed, which trains as long.
         """
-        if trial.phase not in (Phase.FINALS, Phase.SCREEN):
+        if trial.phase not in _BY_RUNS_BESIDE:
             return self._track.gain(trial)
         if not trial.config:
             return 1.0 if self.score(trial) is not None else None
@@ -138,8 +139,8 @@ class TrialsReport:
         if not trial.config and trial.phase is Phase.SCREEN:
             return False  # what it is held against is itself
         written = self._as_written_beside(trial) if trial.phase is Phase.SCREEN else None
-        drifted = self._track.drift(trial.number) > MOVED
-        return drifted or is_drawn(trial) or is_rough(written) or (bool(trial.config) and is_rough(trial))
+        drifted = trial.phase not in _BY_RUNS_BESIDE and self._track.drift(trial.number) > MOVED
+        return drifted or is_left_open(trial) or is_rough(written)
 
     def _document(self, trial: Trial) -> dict[str, Any]:
         outcome, measurement = trial.outcome, trial.measurement

@@ -14,7 +14,7 @@ from tuner.objective import Objective
 from tuner.report.table import Table
 
 _CAUTION = "single trials; best.json says what is proven"
-_ROUGH = "; ~ approximate: the baseline drifted meanwhile"
+_ROUGH = "; ~ approximate: the baseline drifted meanwhile, or turns scatter"
 _SLOT = 132  # pixels that a bar and its labels take
 _BAR = 72
 _LEFT = 24
@@ -32,7 +32,7 @@ text { font: 12px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; }
 
 
 def table(changes: Sequence[WaterfallEntry], objective: Objective) -> Table:
-    """A row a change; a ~ marks approximate figures: the baseline drifted around the trial.
+    """A row a change; a ~ marks approximate figures, and gains to those.
 
     Gains are by the objective, whose figures have a column where they aren't the rates themselves.
     """
@@ -43,9 +43,9 @@ def table(changes: Sequence[WaterfallEntry], objective: Objective) -> Table:
         [
             str(change.trial), change_text(change), number_text(change.measurement.rate),
             *([] if by_rate else [number_text(change.score)]),
-            _gain(change, change.gain) if change.added else "", _gain(change, change.total), seen_text(change),
+            _gain(change, before) if change.added else "", _total_text(change), seen_text(change),
         ]
-        for change in changes
+        for before, change in zip([None, *changes], changes, strict=False)
     ]  # fmt: skip
     columns = ["trial", "change", *figures, "gain", "total", "observed"]
     return Table(columns, rows, frozenset(columns) - {"change", "observed"})
@@ -77,8 +77,14 @@ def change_text(change: WaterfallEntry) -> str:
     return config_text(change.added) if change.added else AS_WRITTEN
 
 
-def _gain(change: WaterfallEntry, gain: float) -> str:
-    return f"{'~' if change.rough else ''}{gain_text(gain)}"
+def _gain(change: WaterfallEntry, before: WaterfallEntry | None) -> str:
+    """To the change before, which may be approximate itself."""
+    is_rough = change.rough or (before is not None and before.rough)
+    return f"{'~' if is_rough else ''}{gain_text(change.gain)}"
+
+
+def _total_text(change: WaterfallEntry) -> str:
+    return f"{'~' if change.rough else ''}{gain_text(change.total)}"
 
 
 def seen_text(change: WaterfallEntry) -> str:
@@ -120,7 +126,7 @@ def _total(changes: Sequence[WaterfallEntry], objective: Objective) -> str:
     if len(changes) < 2:
         return "no change was faster"
     by = f"{changes[-1].measurement.unit} per second" if _by_rate(changes) else objective.text
-    return f"{_gain(changes[-1], changes[-1].total)} in total, in {by}"
+    return f"{_total_text(changes[-1])} in total, in {by}"
 
 
 def _bar(place: int, change: WaterfallEntry, previous: WaterfallEntry | None, scale: float, unit: str) -> list[str]:
@@ -136,7 +142,7 @@ def _bar(place: int, change: WaterfallEntry, previous: WaterfallEntry | None, sc
     top = floor - math.ceil(own)
     figure = f"{number_text(change.score)} {unit}" if unit else f"{number_text(change.measurement.rate)}/s"
     if previous is not None:
-        parts.append(_text(middle, top - 6 - _LINE, _gain(change, change.gain), "quiet"))
+        parts.append(_text(middle, top - 6 - _LINE, _gain(change, previous), "quiet"))
     parts.append(_text(middle, top - 6, figure, "rate ink"))
     lines = _label(change)
     parts += [_text(middle, floor + (2 + i) * _LINE - 8, line, "ink") for i, line in enumerate(lines)]

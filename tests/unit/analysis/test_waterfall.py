@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,8 +12,9 @@ from support import made_up, worlds
 
 from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.waterfall import waterfall
-from tuner.model import Config, Evidence, KnobReport, Outcome, Phase, Trial, Value, WaterfallEntry
-from tuner.report.waterfall import picture, table
+from tuner.model import Config, Evidence, KnobReport, Outcome, Phase, Ratio, Reference, Trial, Value, WaterfallEntry
+from tuner.report.trials import TrialsReport
+from tuner.report.waterfall import caution, picture, table
 
 
 def trial(number: int, config: Mapping[str, Value], rate: float | None, phase: Phase = Phase.SEARCH) -> Trial:
@@ -103,6 +105,23 @@ def test_changes_while_the_baseline_drifted_are_rough() -> None:
     assert [change.rough for change in chain(trials)] == [False, True], "what it is held against is itself"
     *_, row = table(chain(trials), worlds.OBJECTIVE).rows
     assert row[3].startswith("~") and row[4].startswith("~")
+
+
+def test_changes_whose_turns_scatter_are_rough_as_in_the_list_of_trials() -> None:
+    """What follows one is held against it."""
+    trials = search(({"workers": 1}, 150.0), ({"workers": 1, "cache": True}, 200.0))
+    for number, (low, high) in enumerate(((0.7, 3.2), (1.98, 2.02)), start=1):
+        outcome = trials[number].outcome
+        assert outcome is not None and outcome.measurement is not None
+        reference = Reference(100.0, Ratio(math.sqrt(low * high), low, high), 8)
+        beside = replace(outcome.measurement, reference=reference)
+        trials[number] = replace(trials[number], outcome=replace(outcome, measurement=beside))
+    assert [change.rough for change in chain(trials)] == [False, True, False]
+    rows = table(chain(trials), worlds.OBJECTIVE).rows
+    assert [[cell.startswith("~") for cell in row[3:5]] for row in rows] == [[False] * 2, [True] * 2, [True, False]]
+    assert "turns scatter" in caution(chain(trials))
+    listed = TrialsReport(trials, worlds.OBJECTIVE).table().rows
+    assert [row[4].startswith("~") for row in listed] == [row[4].startswith("~") for row in rows]
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 12])

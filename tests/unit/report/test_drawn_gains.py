@@ -57,3 +57,18 @@ def test_the_gain_of_a_rate_that_is_left_open_has_the_sign_of_that(rough: Config
     told = [row[4] for row in report.table().rows]
     assert told == ["1.00x", "1.00x", "~1.00x", "~1.00x" if rough == FASTER else "1.00x"]
     assert row_of(searched, report.gain(searched), best=False).gain == told[3]
+
+
+def test_what_is_held_against_a_run_beside_it_did_not_drift() -> None:
+    """A study that goes on after its finals measures the script as written anew: these were compared round by round."""
+    compared = [
+        Trial(1, Phase.FINALS, BASELINE, outcome=worlds.measured(100.0), round=1, group=(9,)),
+        Trial(2, Phase.FINALS, FASTER, outcome=worlds.measured(120.0), round=1, group=(9,)),
+        Trial(3, Phase.SCREEN, BASELINE, outcome=worlds.measured(100.0), seed=1, samples=600),
+        Trial(4, Phase.SCREEN, FASTER, outcome=worlds.measured(120.0), seed=1, samples=600),
+    ]
+    alone = Trial(5, Phase.SEARCH, FASTER, outcome=worlds.measured(120.0))
+    runs = [Trial(0, Phase.BASELINE, BASELINE, outcome=worlds.measured(100.0)), *compared, alone]
+    report = TrialsReport([*runs, Trial(6, Phase.ANCHOR, BASELINE, outcome=worlds.measured(70.0))], worlds.OBJECTIVE)
+    assert [row[4] for row in report.table().rows[1:5]] == ["1.00x", "1.20x", "1.00x", "1.20x"]
+    assert report.table().rows[5][4].startswith("~")
