@@ -38,7 +38,8 @@ def larger_batches(larger: LargerBatch | None, none: str, knowledge: Knowledge) 
         lines.append(f"  {gain_text(speed.ratio)} the speed, 95% interval {interval_text(speed)}, from {runs}; {needs}")
     if larger.proven:
         factor = batch_factor(larger.config, knowledge)
-        fewer = f"a script that trains for so many steps, not epochs, needs {1 / factor:.2g} times as many"
+        steps = 1 / factor / (larger.efficiency.ratio if larger.efficiency is not None else 1.0)
+        fewer = f"a script that trains for so many steps, not epochs, needs {steps:.2g} times as many for the same loss"
         lines.append(f"  each step trains on {factor:g} times the samples: {fewer}")
     return lines
 

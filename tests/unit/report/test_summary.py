@@ -94,3 +94,11 @@ def test_why_the_fastest_is_not_proven_is_said_of_itself() -> None:
     untold = replace(made_up.UNTOLD, config=Config(precision="fp16"))
     assert "a screen can't tell how it learns" in unproven(screened=(untold,))
     assert unproven(screened=(untold,), best=Config(num_workers=2)) == "not proven: no time left to prove it"
+
+
+def test_a_larger_batch_takes_as_many_steps_as_the_samples_that_it_needs() -> None:
+    """Four times the batch, which learns as from 81% of its samples: a quarter of the steps would reach less."""
+    lines = summary(made_up.WITH_LARGER, {}, "").splitlines()
+    assert made_up.LARGER.efficiency is not None and f"{1 / made_up.LARGER.efficiency.ratio:.2f}" == "1.23"
+    told = "a script that trains for so many steps, not epochs, needs 0.31 times as many for the same loss"
+    assert f"  each step trains on 4 times the samples: {told}" in lines
