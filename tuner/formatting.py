@@ -217,31 +217,47 @@ def _check_text(check: Check) -> str:
         varies = f"{check.name} differ, and as written they don't vary"
         return varies if check.name == LOSSES else "some weights stand still that move as written"
     if check.kind is CheckKind.COURSE:
-        share = f"{100 * check.worse:.2g}%" if check.worse < 0.1 else share_text(check.worse)
+        share, limit = _held_text(check.worse, check.margin, "g", 2)
         of = " of what they vary by" if check.name == LOSSES else ""
-        return f"{check.name} differ by {share}{of} (limit {check.margin:.0%})"
+        return f"{check.name} differ by {share if check.worse < 0.1 else share_text(check.worse)}{of} (limit {limit})"
     if check.kind is CheckKind.EFFICIENCY:
-        least = f"{max(0.0, 1 - check.high):.0%}"
-        return f"{check.name} {check.candidate:.0%} (at least {least}; limit {1 - check.margin:.0%})"
+        least, limit = _held_text(max(0.0, 1 - check.high), 1 - check.margin, "f", 0)
+        return f"{check.name} {check.candidate:.0%} (at least {least}; limit {limit})"
     if check.kind is CheckKind.WEIGHTS:
         return f"{check.name} {1 - check.worse:.2g} times as written"
     text = f"{check.name} {check.candidate:.4g} against {check.baseline:.4g}"
     if check.kind is CheckKind.GRADIENT:
-        return f"{text} ({100 * check.worse:.2g}% apart; {100 * check.margin:.2g}% is the limit)"
+        share, limit = _held_text(check.worse, check.margin, "g", 2)
+        return f"{text} ({share} apart; {limit} is the limit)"
     start = f", started at {number_text(check.start)}" if check.start is not None else ""
     if not math.isfinite(check.worse):
         return text + start
     of_way = " of the way down" if check.kind is CheckKind.LOSS else ""
-    return f"{text}{start} ({_worse(check.worse)}, at most {_worse(check.high)}; limit {check.margin:.2%}{of_way})"
+    most, limit = _held_text(check.high, check.margin, "f", 2)
+    # One seed bounds nothing.
+    bound = f", at most {most.lstrip('-')} {_way(check.high)}" if math.isfinite(check.high) else ""
+    return f"{text}{start} ({abs(check.worse):.2%} {_way(check.worse)}{bound}; limit {limit}{of_way})"
 
 
-def _worse(share: float) -> str:
-    return f"{abs(share):.2%} {'worse' if share > 0 else 'better'}"
+def _way(share: float) -> str:
+    return "worse" if share > 0 else "better"
+
+
+def _held_text(share: float, limit: float, kind: str, digits: int) -> tuple[str, str]:
+    """A share and its limit in percent, with so many digits at least that one sees which is larger: there is the
+    verdict. ``kind``: "f" for those behind the point, "g" for all.
+    """
+    both = [[f"{100 * each:.{digits + more}{kind}}%" for each in (share, limit)] for more in range(4)]
+    one, other = next((texts for texts in both if texts[0] != texts[1]), both[0])
+    return one, other
 
 
 def share_text(share: float | None) -> str:
-    """A share in percent."""
-    return "unknown" if share is None else f"{share:.0%}"
+    """A share in percent; none is told from a small one."""
+    if share is None:
+        return "unknown"
+    text = f"{share:.0%}"
+    return "<1%" if share > 0 and text == "0%" else text
 
 
 def bytes_text(amount: float) -> str:

@@ -8,7 +8,11 @@ from dataclasses import replace
 import pytest
 from support import worlds
 
-from tuner.formatting import above_text, interval_text, ratio_text, result_text
+from tuner.analysis.accuracy import Screened
+from tuner.analysis.checks import Check, CheckKind
+from tuner.analysis.course import LOSSES
+from tuner.analysis.stats import Noninferiority
+from tuner.formatting import above_text, interval_text, ratio_text, result_text, screened_text, share_text
 from tuner.model import BASELINE, Config, Phase, Ratio, Reference, Trial
 
 
@@ -66,3 +70,52 @@ def test_a_rate_by_itself_that_its_blocks_leave_open_is_told_as_approximate(low:
 )
 def test_what_is_above_a_limit_is_seen_to_be(amount: float, most: float, text: str) -> None:
     assert above_text(amount, most) == text
+
+
+OPEN, FAIL = Noninferiority.INCONCLUSIVE, Noninferiority.FAIL
+
+
+@pytest.mark.parametrize(
+    ("check", "told"),
+    [
+        (
+            Check(CheckKind.EFFICIENCY, "sample efficiency", 1.0, 0.93, 0.07, 0.04, 0.1034, 0.1, OPEN),
+            "sample efficiency 93% (at least 89.7%; limit 90.0%)",
+        ),
+        (
+            Check(CheckKind.EFFICIENCY, "sample efficiency", 1.0, 0.93, 0.07, 0.04, 0.12, 0.1, OPEN),
+            "sample efficiency 93% (at least 88%; limit 90%)",
+        ),
+        (
+            Check(CheckKind.LOSS, "training loss", 0.5, 0.502, 0.003, -0.004, 0.01004, 0.01, OPEN),
+            "training loss 0.502 against 0.5 (0.30% worse, at most 1.004% worse; limit 1.000% of the way down)",
+        ),
+        (
+            Check(CheckKind.METRIC, "accuracy", 0.5, 0.51, -0.02, -0.03, -0.01, 0.01, Noninferiority.PASS),
+            "accuracy 0.51 against 0.5 (2.00% better, at most 1.00% better; limit 1.00%)",
+        ),
+        (
+            Check(CheckKind.LOSS, "training loss", 0.5, 0.502, 0.003, -math.inf, math.inf, 0.01, OPEN),
+            "training loss 0.502 against 0.5 (0.30% worse; limit 1.00% of the way down)",
+        ),
+        (
+            Check(CheckKind.GRADIENT, "gradient norm", 2.0, 2.001, 0.000504, 0.000504, 0.000504, 0.0005, FAIL),
+            "gradient norm 2.001 against 2 (0.0504% apart; 0.05% is the limit)",
+        ),
+        (
+            Check(CheckKind.COURSE, LOSSES, 0.0, 0.0204, 0.0204, 0.0204, 0.0204, 0.02, OPEN),
+            f"{LOSSES} differ by 2.04% of what they vary by (limit 2%)",
+        ),
+    ],
+)
+def test_what_a_screen_holds_to_a_limit_is_seen_to_be_beyond_it(check: Check, told: str) -> None:
+    """"at least 90%; limit 90%" beside a verdict that leaves it open looks like a mistake; one seed bounds nothing."""
+    assert f": {told}; 3 seeds" in screened_text(Screened(Config(precision="bf16"), check.verdict, (check,), 3, 1000))
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.0, "0%"), (0.004, "<1%"), (0.005, "<1%"), (0.006, "1%"), (None, "unknown")]
+)
+def test_a_small_share_is_not_none(share: float | None, text: str) -> None:
+    """Validation that was seen took "0% of its time"."""
+    assert share_text(share) == text

@@ -307,8 +307,8 @@ def _skipping(pairs: Sequence[Pair]) -> str:
     share = after[0] / after[1] if after[1] else 0.0
     if share - as_written <= MOST_SKIPPED:
         return ""
-    beyond = f", as written {as_written:.0%}" if before[1] else ""
+    beyond = f", as written {100 * as_written:.3g}%" if before[1] else ""
     return (
-        f"the gradient scaler skipped {after[0]} of {after[1]} steps after its first ones ({share:.0%}{beyond};"
+        f"the gradient scaler skipped {after[0]} of {after[1]} steps after its first ones ({100 * share:.3g}%{beyond};"
         f" {MOST_SKIPPED:.0%} more is allowed): gradients overflow"
     )

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.events import Event, SpaceResolved, TrialStarted
-from tuner.formatting import bottleneck_text, count_text, seconds_text, share_text
+from tuner.formatting import bottleneck_text, count_text, seconds_text
 from tuner.model import Phase
 from tuner.progress.plain import STOPPING, started_lines
 from tuner.progress.state import State, pair_text, started_text, trial_name
@@ -102,7 +102,7 @@ def _bar(state: State, now: float) -> RenderableType:
     done = f"{state.search_done} of {bound} trials" if bound else count_text(state.search_done, "trial")
     share = state.share_done(now)
     left = "" if state.finished else state.time_left(now)
-    line.add_row(ProgressBar(total=1.0, completed=share), share_text(share), done, left)
+    line.add_row(ProgressBar(total=1.0, completed=share), f"{share:.0%}", done, left)
     return line
 
 
