@@ -23,7 +23,7 @@ from tuner.child.records import (
     WindowEnd,
 )
 from tuner.model import Evidence, OutcomeKind
-from tuner.runner.log_text import last_line, one_line, raised_line, traceback_in
+from tuner.runner.log_text import last_line, one_line, raised_line, traceback_in, without_frames
 
 Judgement = tuple[OutcomeKind, str, str]
 """Kind, reason (a slug), detail (one line for people)."""
@@ -351,8 +351,10 @@ def match_text(text: str) -> str:
 
 
 def _reason_in(text: str, traces: Traces) -> str:
-    """As ``match_text``; the kernel kills workers where memory runs out, and says so of its own accord."""
-    reason = match_text(text)
+    """As ``match_text``, without the source that tracebacks quote; the kernel kills workers where memory runs out, and
+    says so of its own accord.
+    """
+    reason = match_text(without_frames(text))
     return HOST_OOM if reason == WORKER_KILLED and traces.oom_killed else reason
 
 

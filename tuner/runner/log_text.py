@@ -34,6 +34,16 @@ def frames_in(traceback_text: str) -> list[str]:
     return [line for line in traceback_text.splitlines() if is_frame(line)]
 
 
+def without_frames(traceback_text: str) -> str:
+    """What a traceback says beside its frames and the source lines that it quotes, which may speak of anything."""
+    said, is_source = [], False
+    for line in traceback_text.splitlines():
+        is_source = is_frame(line) or (is_source and line.startswith("    "))
+        if not is_source:
+            said.append(line)
+    return "\n".join(said)
+
+
 def raised_line(traceback_text: str) -> str:
     """What a traceback says was raised, its first line where it has several; "" where there is no traceback."""
     lines = traceback_text.splitlines()

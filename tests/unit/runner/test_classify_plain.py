@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from tuner.child.records import Hello, ScriptException
 from tuner.model import OutcomeKind
-from tuner.runner.classify import EndedBy, Judgement, Traces, classify_plain
+from tuner.runner.classify import EndedBy, Judgement, Traces, classify, classify_plain
 from tuner.runner.log_text import raised_line, traceback_in
 
 OTHERS = "the machine's memory ran out: other processes hold 60 GiB"
@@ -86,3 +87,27 @@ def test_what_is_killed_could_not_say_so() -> None:
     assert classify_plain(replace(killed, status=int(signal.SIGABRT)))[2] == f"died of SIGABRT: {banner.strip()}"
     lacking = replace(killed, log=f"{banner}RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
     assert "CUDA out of memory" in classify_plain(lacking)[2]
+
+
+COMMENTED = """\
+Traceback (most recent call last):
+  File "/home/u/train.py", line 7, in <module>
+    logits = model(batch)  # of 64 at most: CUDA out of memory otherwise
+             ^^^^^^^^^^^^
+ValueError: expected 3 channels
+"""
+
+
+def test_what_a_line_of_the_script_says_beside_its_code_was_not_raised() -> None:
+    """A traceback quotes the source, with its comments."""
+    error = ScriptException("ValueError", "expected 3 channels", COMMENTED, "script")
+    kind, reason, _ = classify(Traces([Hello(1, "3.11.0", "/usr/bin/python"), error], True, 256))
+    assert (kind, reason) == (OutcomeKind.USER_ERROR, "script-raised")
+    kind, reason, _ = classify_plain(Traces([], True, 256, log=COMMENTED))
+    assert (kind, reason) == (OutcomeKind.USER_ERROR, "script-raised")
+    kind, reason, _ = classify(Traces([Hello(1, "3.11.0", "/usr/bin/python")], True, 256, log=COMMENTED))
+    assert (kind, reason) == (OutcomeKind.USER_ERROR, "script-failed"), "where the script printed it itself"
+    cause = COMMENTED.replace("ValueError: expected 3 channels", "torch.OutOfMemoryError: CUDA out of memory. Tried")
+    chained = f"{cause}\nDuring handling of the above exception, another exception occurred:\n\n{COMMENTED}"
+    error = ScriptException("ValueError", "expected 3 channels", chained, "script")
+    assert classify(Traces([error], True, 256))[1] == "device-oom", "an error before it was"
