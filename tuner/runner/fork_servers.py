@@ -210,8 +210,9 @@ class ForkServers:
         return True
 
     def lose(self, server: ForkServer, error: Exception) -> None:
-        """A server has failed, and is closed; another one may take its place."""
+        """A server has failed, and ends; another one may take its place."""
         self.alive.remove(server)
+        server.close()
         self._count(error)
 
     def _count(self, error: Exception) -> None:

@@ -48,7 +48,7 @@ class Tree:
         self, guard: int, forked_from: int | None = None, ranks: int = 1, *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._guard = guard
+        self._guard, self._guards_birth = guard, _birth(guard)
         self._forked_from = forked_from
         self._ranks = ranks
         self._clock = clock
@@ -87,8 +87,8 @@ class Tree:
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether the guard has ended."""
-        return not _birth(self._guard)
+        """Whether the guard has ended; its pid may be a stranger's then."""
+        return not self._guards_birth or _birth(self._guard) != self._guards_birth
 
     def _of_session(self) -> list[int]:
         """Those that live of the trial's session: none where its pid has become a stranger's."""

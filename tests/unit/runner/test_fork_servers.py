@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import threading
 from collections.abc import Mapping
@@ -294,6 +295,17 @@ def test_two_faults_and_no_server_is_used_any_more(
         assert fork is None if when == "made" else fork.start(tmp_path, {}, 0, {}) is None
     assert servers.why_not == "it hangs" and not servers.alive
     assert ready(servers, request_) is None and server.made == 2
+
+
+def test_a_server_that_is_given_up_is_ended(
+    server: type[MadeUpServer], request_: TrialRequest, tmp_path: Path
+) -> None:
+    """Without a file descriptor left nothing was asked of it: it would wait on, with all that it has imported."""
+    servers = ForkServers()
+    fork, made = ready(servers, request_), servers.alive[0]
+    server.faults = {"start": OSError(errno.EMFILE, "Too many open files")}
+    assert fork.start(tmp_path, {}, 0, {}) is None
+    assert made not in servers.alive and not made.is_free
 
 
 @pytest.mark.parametrize("when", ["made", "start"])

@@ -243,3 +243,18 @@ def test_a_worker_forked_in_a_programs_place_shares_more_than_that_did(monkeypat
         for reading in readings
     ]
     assert peak_host_bytes(samples) < 100 * 2**20
+
+
+def test_a_stranger_with_the_guards_pid_leads_to_no_process_of_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork server's guard that was killed is reaped at once, and what another one with its pid has is left alone."""
+    born = {os.getpid(): "100"}
+    monkeypatch.setattr(tree, "_birth", lambda pid: born.get(pid, ""))
+    watched = Tree(os.getpid())
+    with subprocess.Popen(["sleep", "600"]) as started:
+        try:
+            born[started.pid] = "101"
+            assert watched.pids() == [started.pid] and not watched.is_orphaned
+            born[os.getpid()], born[started.pid] = "200", "201"
+            assert watched.is_orphaned and watched.pids() == []
+        finally:
+            started.kill()
