@@ -257,6 +257,29 @@ def test_what_it_makes_is_its_own_until_it_ends_and_is_put_aside_then(run: Run, 
     assert (kept / "out" / "run" / "c.txt").read_text() == "ab" and (kept / "log.txt").exists()
 
 
+@pytest.mark.parametrize("link", ["os.symlink", "os.link"])
+def test_links_that_it_makes_are_put_aside_as_well(run: Run, tmp_path: Path, link: str) -> None:
+    """One to a checkpoint that is put aside would lead nowhere, and the next run couldn't make it anew."""
+    home = tmp_path / "home"
+    (home / "mine.txt").write_text("the user's")
+    body = f"import os\nopen('1.pt', 'w').close()\n{link}('1.pt', 'last.pt')\n{link}('mine.txt', 'also.txt')\n"
+    again = "os.remove('last.pt')\nopen('2.pt', 'w').close()\n" + f"{link}('2.pt', 'last.pt')\nraise KeyError"
+    assert run(body + again).reason == "script-raised"
+    assert {path.name for path in home.iterdir()} == {"train.py", "mine.txt"}
+    assert (home / "mine.txt").read_text() == "the user's"
+
+
+@pytest.mark.parametrize("link", ["os.symlink", "os.link"])
+def test_the_users_files_are_not_written_through_a_link_that_it_makes(run: Run, tmp_path: Path, link: str) -> None:
+    home = tmp_path / "home"
+    (home / "mine.txt").write_text("the user's")
+    os.utime(home / "mine.txt", (1, 1))
+    text = f"import os\n{link}('mine.txt', 'last.txt')\nopen('last.txt', 'w').write('x')\nprint('went on')"
+    assert run(text).reason == WITHHELD_REASON
+    assert (home / "mine.txt").read_text() == "the user's"
+    assert {path.name for path in home.iterdir()} == {"train.py", "mine.txt"}
+
+
 LOGS = """
 import os, subprocess, sys
 for name in sys.argv[1:]:
