@@ -83,6 +83,12 @@ class Guard:
                 del sys.modules["sitecustomize"]
         elif event == "os.mkdir":
             self._makes(_below(arguments[0], arguments[2]), folder=True)
+        elif event == "os.symlink":
+            self._makes(_below(arguments[1], arguments[2]), folder=False)
+        elif event == "os.link":
+            # Put aside as well; but what it holds is as old as before, and may be the user's.
+            self._makes(_below(arguments[1], arguments[3]), folder=False)
+            self._made.discard(_absolute(_below(arguments[1], arguments[3])) or "")
         elif event in ("os.remove", "os.rmdir", "shutil.rmtree"):
             self._touches(_below(*arguments))
         elif event == "os.truncate":
@@ -136,8 +142,9 @@ class Guard:
         if writes or (isinstance(mode, str) and any(letter in mode for letter in "wax+")):
             if isinstance(path, (str, bytes, os.PathLike)) and os.path.isdir(path):
                 return  # a folder can't be opened to be written; a temporary file without a name is opened so
-            self._touches(path)
-            self._makes(path, folder=False)
+            for written in (path, _led_to(path)):
+                self._touches(written)
+                self._makes(written, folder=False)
         elif self._made:
             name = _absolute(path)
             if name in self._made:
@@ -290,6 +297,11 @@ def _absolute(path: object) -> str | None:
         return None
     folder, name = os.path.split(os.path.abspath(os.fsdecode(path)))
     return os.path.join(os.path.realpath(folder), name)
+
+
+def _led_to(path: object) -> str | None:
+    """Where what is written comes to lie, which a link may lead to; None for descriptors."""
+    return os.path.realpath(os.fsdecode(path)) if isinstance(path, (str, bytes, os.PathLike)) else None
 
 
 def _give_way(path: str | None) -> None:
