@@ -166,9 +166,11 @@ def test_a_frozen_array_as_long_as_a_batch_is_none(trial: Trial) -> None:
     assert trial.samples >= 34 * 20
 
 
-@pytest.mark.parametrize("gives_numbers", [True, False])
-def test_a_score_after_each_call_of_many_steps_is_set_apart(trial: Trial, gives_numbers: bool) -> None:
-    """Of what gives data that may be trained on nobody knows."""
+@pytest.mark.parametrize(("gives_numbers", "parts", "apart"), [(True, 1, 5), (True, 2, 3), (False, 1, 0)])
+def test_a_score_after_each_call_of_many_steps_is_set_apart(
+    trial: Trial, gives_numbers: bool, parts: int, apart: int
+) -> None:
+    """Of what gives data that may be trained on nobody knows. Slices are new arrays each time, of the same values."""
 
     @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
     def epoch(params: Any, xs: Any, ys: Any) -> Any:
@@ -181,8 +183,27 @@ def test_a_score_after_each_call_of_many_steps_is_set_apart(trial: Trial, gives_
     params = weights()
     for _ in range(8):
         params = epoch(params, X.reshape(12, 20, 4), Y.reshape(12, 20))
-        score(params, X, Y)
-    assert trial.set_apart() == (5 if gives_numbers else 0), "the data have to come again, and a step has to follow"
+        for x, y in ((X, Y),) if parts == 1 else batches(120, parts):
+            score(params, x, y)
+    assert trial.set_apart() == apart, "the data have to come again, and a step has to follow"
+
+
+def test_a_policy_that_acts_between_calls_of_many_steps_is_a_part_of_the_loop(trial: Trial) -> None:
+    """Each episode begins with the same observation, and an action is a number."""
+
+    @jax.jit  # type: ignore[untyped-decorator]  # JAX is not looked at
+    def update(params: Any, xs: Any, ys: Any) -> Any:
+        def one(params: Any, batch: Any) -> Any:
+            return descend(params, jax.grad(loss_of)(params, *batch)), None
+
+        return lax.scan(one, params, (xs, ys))[0]
+
+    act, params = jax.jit(lambda params, seen: (seen @ params["w"]).argmax()), weights()
+    for episode in range(8):
+        for number in range(6):
+            act(params, X[:1] + number * episode)
+        params = update(params, X.reshape(12, 20, 4), Y.reshape(12, 20))
+    assert trial.set_apart() == 0
 
 
 def test_what_sums_losses_up_after_each_call_of_many_steps_is_a_part_of_the_loop(trial: Trial) -> None:
