@@ -94,9 +94,12 @@ class JittedFunction:
         Of a library's own function that the script has compiled only numbers show it, or the same data again and again:
         a policy acts by such a one, too.
         """
-        asked = self._asked
-        comes_again = asked.repeats >= AGAIN and not asked.varies
-        return not self.is_of_library or (self.is_scripts and (self.gives_numbers or comes_again))
+        return not self.is_of_library or (self.is_scripts and (self.gives_numbers or self.comes_again))
+
+    @property
+    def comes_again(self) -> bool:
+        """Whether it is asked about the same values in the same order each time, as far as that is looked at."""
+        return self._asked.repeats >= AGAIN and not self._asked.varies
 
     def is_asked(
         self, steps: int, given: Callable[[], Collection[Any]], training: Iterable[JittedFunction],
@@ -110,7 +113,7 @@ class JittedFunction:
             known = [trained, *(each.traces.parameters for each in training)]
             return hash_of(data_in(given(), known), every_value)
 
-        if self.is_of_library and self.is_scripts and not self.gives_numbers:
+        if not self.others or self.gives_numbers or (self.is_of_library and self.is_scripts):
             _, is_new = self._asked.called(steps)
             self._asked.compare(hashed, is_new=is_new)
 

@@ -161,13 +161,14 @@ class StepWatch:
     def _may_validate(self, function: JittedFunction, args: Arguments, kwargs: Keywords) -> None:
         """A function without a gradient is called between steps. A step is here a call of the leading function.
 
-        Of one that gives numbers alone, of data that it was given before, it is each of those of such a call.
+        Of one that gives numbers alone, of data that it was given before, it is each of those of such a call. Slices
+        of data are new arrays with each call.
         """
         clock = self.session.clock
         seen = clock.total_steps - clock.instruments.unseen
         calls, steps = self._leading - function.seen_at[0], seen - function.seen_at[1]
         is_first, function.seen_at = function.seen_at == (0, 0), (self._leading, seen)
-        again = function.is_given_again(self.leaves((args, kwargs)))
+        again = function.is_given_again(self.leaves((args, kwargs))) or function.comes_again
         since = steps if function.gives_numbers and again else calls
         if not clock.validating and clock.recurring.comes_with_steps(since, is_first=is_first):
             return
