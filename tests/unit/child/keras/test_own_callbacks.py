@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -146,6 +147,7 @@ def test_what_a_method_of_the_model_sets_for_a_callback_is_told_as_what_that_set
 
 class Growing:
     share, epoch = 0.0, 0
+    loss = "mse"
 
     def train_step(self, data: float) -> float:
         return self.share * data
@@ -172,6 +174,80 @@ def test_what_is_set_and_nowhere_read_stands_still_in_no_graph() -> None:
     model = Growing()
     assert stored([Through()], [Growing]) == {"epoch": "Through"}
     assert what_is_set(model, stored([Through()], [Growing])) == ""  # type: ignore[arg-type]  # as a model has it
+
+
+class State:
+    warmth = share = 0.0
+
+
+state = State()
+heat = 0.0
+settings = {"chill": 0.0}
+
+
+class Sets:
+    """Sets what the step reads past the methods of its model."""
+
+    model: Any
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        global heat
+        heat = settings["chill"] = epoch
+        self.model.share = state.warmth = epoch
+        self.model.optimizer.momentum = 0.9
+
+
+def weighed(model: Any) -> float:
+    return float(model.share)
+
+
+class Plain:
+    share = 0.0
+
+    def train_step(self, data: float) -> float:
+        return data
+
+    def _flatten_layers(self) -> list[Any]:
+        return [self]
+
+
+class ByProperty(Plain):
+    @property
+    def beta(self) -> float:
+        return self.share / 10
+
+    def train_step(self, data: float) -> float:
+        return self.beta * data
+
+
+class ByFunction(Plain):
+    def train_step(self, data: float) -> float:
+        return weighed(self) * data
+
+
+def around(held: State) -> Any:
+    return lambda y, found: held.warmth * (y - found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "compiled", "read"),
+    [
+        (ByProperty, {}, "share"),
+        (ByFunction, {}, "share"),
+        (Plain, {"loss": lambda y, found: state.warmth * (y - found)}, "warmth"),
+        (Plain, {"loss": [around(state)]}, "warmth"),
+        (Plain, {"loss": {"out": lambda y, found: heat * (y - found)}}, "heat"),
+        (Plain, {"loss": lambda y, found: settings["chill"] * (y - found)}, "settings"),
+        (Plain, {"optimizer": SimpleNamespace(momentum=0.5)}, "momentum"),
+        (Plain, {"loss": lambda y, found: y - found, "optimizer": SimpleNamespace()}, ""),
+    ],
+)
+def test_what_a_step_reads_past_the_methods_of_its_model_is_read(kind: type, compiled: Any, read: str) -> None:
+    """A graph would go on with it as it was at first: the eager step was given up for that, and "verified"."""
+    model = kind()
+    vars(model).update({"loss": "mse", "optimizer": None, **compiled})
+    told = what_is_set(model, stored([Sets()], [kind]))
+    assert told == (f"Sets sets {read}, which the step reads, and which would stand still in a graph" if read else "")
 
 
 @pytest.mark.parametrize(("callback", "sets"), [(Later, True), (Assigning, True), (Reading, False)])
