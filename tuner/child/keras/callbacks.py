@@ -15,6 +15,7 @@ _ONLY_SHOW = frozenset({"keras", "tqdm", "wandb", "mlflow", "comet_ml", "neptune
 _LIBRARIES = _ONLY_SHOW | {"builtins"}
 _RATES = frozenset({"learning_rate", "lr"})
 _VARIABLES = ("LOAD_FAST", "LOAD_DEREF")
+_INTO_ITEMS = ("STORE_SUBSCR", "COPY", "DUP_TOP_TWO")
 _STEP = ("__init__", "build", "call", "compute_loss", "train_step", "test_step", "predict_step")
 """Methods of models that callbacks don't call for what they set."""
 
@@ -49,9 +50,10 @@ def sets_rate(callbacks: Iterable[object]) -> bool:
 
 
 def stored(callbacks: Iterable[object], models: Iterable[type] = ()) -> dict[str, str]:
-    """Attributes that code of the script's own sets on something else than the callback itself, or items of them, as
-    far as it shows, by the name of the callback; what it calls sets them, too. What ``__init__`` sets is there before
-    the training. ``models``: the script's own classes of its model and layers, whose methods it may call.
+    """Attributes that code of the script's own sets on something else than the callback itself, items of them, and
+    variables around it, as far as it shows, by the name of the callback; what it calls sets them, too. What
+    ``__init__`` sets is there before the training. ``models``: the script's own classes of its model and layers, whose
+    methods it may call.
     """
     members = [member for kind in models for member in vars(kind).items()]
     methods = [(name, member) for name, member in members if isinstance(member, FunctionType)]
@@ -114,7 +116,8 @@ def _stored_in(code: CodeType, own: Collection[str]) -> Iterator[str]:
     instructions = list(dis.get_instructions(code))
     added_to: dict[str, str] = {}  # what ``self.count += 1`` sets it on is loaded, and copied, first
     for each, following in zip(instructions, [*instructions[1:], None], strict=True):
-        if each.opname == "STORE_ATTR" and held not in own:
+        of_others = each.opname == "STORE_DEREF" and each.argval in code.co_freevars
+        if of_others or each.opname == "STORE_GLOBAL" or (each.opname == "STORE_ATTR" and held not in own):
             yield str(each.argval)
         if each.opname in ("COPY", "DUP_TOP") and following is not None and following.opname == "LOAD_ATTR":
             added_to[str(following.argval)] = held
@@ -138,10 +141,13 @@ def _variable(loaded: dis.Instruction) -> str:
 
 
 def _items_stored_in(instructions: Sequence[dis.Instruction], own: Collection[str]) -> Iterator[str]:
-    """Attributes of others of which a code sets an item: ``self.model.shares["kl"] = 0.5``, or ``+=``."""
+    """Attributes of others, and globals, of which a code sets an item: ``self.model.shares["kl"] = 0.5``, or ``+=``."""
+    for holder, key, sets in zip(*(instructions[place:] for place in range(3)), strict=False):
+        if holder.opname == "LOAD_GLOBAL" and key.opname.startswith("LOAD_") and sets.opname in _INTO_ITEMS:
+            yield str(holder.argval)
     for holder, attribute, key, sets in zip(*(instructions[place:] for place in range(4)), strict=False):
         is_own = holder.opname.startswith(_VARIABLES) and _variable(holder) in own
-        into = sets.opname in ("STORE_SUBSCR", "COPY", "DUP_TOP_TWO") and key.opname.startswith("LOAD_")
+        into = sets.opname in _INTO_ITEMS and key.opname.startswith("LOAD_")
         if attribute.opname == "LOAD_ATTR" and into and not is_own:
             yield str(attribute.argval)
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 import dis
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType
 
-from ..call_sites import codes
+from ..call_sites import codes, is_library
 from ..tensorflow.graphs import nodes_of
 from ..tensorflow.types import ConcreteFunction, Function
+from ..torch.reached import around
+from .reductions import losses_of
 from .types import Model
 
 _SEEN_ANYWAY = frozenset({"stop_training", "learning_rate", "lr"})
 """Keras asks for these, or holds them in variables."""
 _LIBRARIES = ("builtins", "tensorflow", "keras", "torch")
+_NAMED = frozenset({*dis.hasname, *dis.hasfree})
 DRAWS = "traced again the step comes out another way: what Python draws or decides in it stands still in the graph"
 
 
@@ -54,20 +57,45 @@ def _kinds(model: Model) -> dict[type, None]:
 
 
 def _read_by(model: Model) -> Iterator[str]:
-    """Names that are read by code of the script's own models and layers, and by that by which Keras' layers compute."""
-    own = own_kinds(model)
-    for kind in _kinds(model):
-        held = vars(kind)
-        is_layer = kind.__module__.startswith("keras.") and ".layers." in kind.__module__
-        functions = held.values() if kind in own else [held.get("call")] if is_layer else []
-        for function in functions:
-            if isinstance(function, FunctionType):
-                yield from (name for each in codes(function.__code__) for name in _read_in(each))
+    """Names that are read by the script's own models, layers, losses and optimizer, and by what of its code these name;
+    by that by which Keras' layers compute; and what an optimizer holds in plain figures.
+    """
+    layers = (kind for kind in _kinds(model) if kind.__module__.startswith("keras.") and ".layers." in kind.__module__)
+    for computes in (vars(kind).get("call") for kind in layers):
+        yield from _read_in(computes.__code__) if isinstance(computes, FunctionType) else ()
+    optimizer = getattr(model, "optimizer", None)
+    yield from (name for name, value in getattr(optimizer, "__dict__", {}).items() if value is None or _is_plain(value))
+    waiting: list[object] = [*losses_of(model), optimizer]
+    waiting += [member for kind in own_kinds(model) for member in vars(kind).values()]
+    seen = set[CodeType]()
+    while waiting:
+        for function in _functions_of(waiting.pop()):
+            if function.__code__ not in seen and not is_library(function.__code__.co_filename):
+                seen.add(function.__code__)
+                named = list(_read_in(function.__code__))
+                yield from named
+                waiting += [function.__globals__[name] for name in named if name in function.__globals__]
+                waiting += around(function)
+
+
+def _functions_of(value: object) -> Iterator[FunctionType]:
+    """What it is, or wraps, or has in its class."""
+    if isinstance(value, (MethodType, staticmethod, classmethod)):
+        value = value.__func__
+    elif isinstance(value, property):
+        value = value.fget
+    elif hasattr(type(value), "python_function"):  # as tf.function has made it
+        value = getattr(value, "python_function", None)
+    if isinstance(value, FunctionType):
+        yield value
+    else:
+        members = (member for kind in type(value).__mro__ for member in vars(kind).values())
+        yield from (member for member in members if isinstance(member, FunctionType))
 
 
 def _read_in(code: CodeType) -> Iterator[str]:
-    """Its names but those that it only sets."""
-    named = (each for each in dis.get_instructions(code) if each.opcode in dis.hasname)
+    """The names in it, and in the functions that it makes, but those that it only sets."""
+    named = (each for inner in codes(code) for each in dis.get_instructions(inner) if each.opcode in _NAMED)
     yield from (str(each.argval) for each in named if not each.opname.startswith(("STORE_", "DELETE_")))
 
 
@@ -85,5 +113,9 @@ def _plain_attributes(model: Model) -> dict[str, object]:
         f"{place}.{name}": value
         for place, layer in enumerate(model._flatten_layers())
         for name, value in vars(layer).items()
-        if type(value) in (bool, int, float, str)
+        if _is_plain(value)
     }
+
+
+def _is_plain(value: object) -> bool:
+    return type(value) in (bool, int, float, str)

@@ -22,13 +22,23 @@ def reduction_of(model: Model, *, own_functions: bool = True) -> str:
     where that isn't a figure per sample, it's another loss for parts of a batch. ``own_functions``: whether such a one
     passes for a mean.
     """
-    losses = model.loss
-    flat = list(losses.values()) if isinstance(losses, dict) else losses
-    flat = flat if isinstance(flat, (list, tuple)) else [flat]
-    reductions = {_reduction_of_one(loss, own_functions) for loss in flat if loss is not None}
+    reductions = {_reduction_of_one(loss, own_functions) for loss in losses_of(model)}
     if defines(type(model), "compute_loss") and not own_functions:
         reductions.add("unknown")
     return reductions.pop() if len(reductions) == 1 else "unknown"
+
+
+def has_own_loss(model: Model) -> bool:
+    """Whether what it is compiled with is a loss of the script's own."""
+    return not all(_computes_as_keras(_found(loss)) for loss in losses_of(model))
+
+
+def losses_of(model: Model) -> list[object]:
+    """What it is compiled with, but for outputs that have none."""
+    losses = model.loss
+    flat = list(losses.values()) if isinstance(losses, dict) else losses
+    flat = flat if isinstance(flat, (list, tuple)) else [flat]
+    return [loss for loss in flat if loss is not None]
 
 
 def _reduction_of_one(loss: object, own_functions: bool) -> str:
@@ -39,10 +49,9 @@ def _reduction_of_one(loss: object, own_functions: bool) -> str:
     if reduction not in ("sum_over_batch_size", "mean") and not (callable(loss) and reduction is None):
         return "unknown"
     # Keras wraps a plain function into a loss that takes the mean over the batch.
-    function = getattr(loss, "fn", loss)
-    if not (_is_keras(function) and _is_keras(_owner(loss))):
+    if not _computes_as_keras(loss):
         return "mean" if own_functions else "unknown"
-    return RATIO if _sums_rows(loss, function) else "mean"
+    return RATIO if _sums_rows(loss, getattr(loss, "fn", loss)) else "mean"
 
 
 def _found(loss: object) -> object:
@@ -58,6 +67,11 @@ def _found(loss: object) -> object:
 def _owner(loss: object) -> object:
     """The class that says what the loss of a batch is; a function itself."""
     return next((cls for cls in type(loss).__mro__ if "call" in vars(cls)), loss)
+
+
+def _computes_as_keras(loss: object) -> bool:
+    """Whether what computes it is Keras' own."""
+    return _is_keras(getattr(loss, "fn", loss)) and _is_keras(_owner(loss))
 
 
 def _is_keras(value: object) -> bool:
