@@ -52,3 +52,44 @@ def test_a_batch_size_is_left_out_where_the_step_draws_as_many_rows(
     facts = trial.end()
     assert facts["as_written"]["batch_size"] == ROWS
     assert ("itself draws tensors of 8 rows" in facts["left_out"].get("batch_size", "")) is (kind == "written")
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [("a function", True), ("an added loss", True), *(
+        pytest.param(*each, marks=pytest.mark.slow)  # as those
+        for each in (("a class", True), ("its own rows", False), ("a mean", False))
+    )],
+)  # fmt: skip
+def test_a_batch_size_is_left_out_where_a_compiled_loss_is_divided_by_as_many_rows(
+    begin: Callable[..., Trial], kind: str, told: bool
+) -> None:
+    """Twice the batch would have twice the gradient: that was looked for in training steps of the model's own alone."""
+    import tensorflow as tf
+
+    k = keras()
+
+    def of(y: Any, found: Any) -> Any:
+        losses = tf.reduce_sum((y - found) ** 2, axis=1)
+        rows = tf.cast(tf.shape(losses)[0], tf.float32) if kind == "its own rows" else float(ROWS)
+        return losses if kind in ("a mean", "an added loss") else tf.reduce_sum(losses) / rows
+
+    class Own(k.losses.Loss):  # type: ignore[misc, name-defined]  # Keras is imported late
+        def call(self, y: Any, found: Any) -> Any:
+            return of(y, found)
+
+    class Sparse(k.layers.Layer):  # type: ignore[misc, name-defined]  # as above
+        def call(self, x: Any) -> Any:
+            self.add_loss(0.1 * tf.reduce_sum(tf.reduce_sum(x**2, axis=1)) / ROWS)
+            return x
+
+    trial = begin()
+    layers = [Sparse()] if kind == "an added loss" else []
+    made = k.Sequential([k.Input((4,)), k.layers.Dense(1), *layers])
+    made.compile("sgd", "mse" if layers else Own() if kind == "a class" else of)
+    x, y = arrays(64)
+    made.fit(x, y, batch_size=ROWS, verbose=0)
+    facts = trial.end()
+    assert facts["as_written"]["batch_size"] == ROWS
+    left_out = facts["left_out"].get("batch_size", "")
+    assert ("itself divides a sum by 8, the rows of a batch" in left_out) is told, facts["left_out"]

@@ -53,12 +53,13 @@ def test_noise_of_a_fixed_number_of_rows_is_told(begin: Begin) -> None:
     [
         (lambda losses, _: tf.nn.compute_average_loss(losses, global_batch_size=10), True),
         (lambda losses, _: tf.reduce_sum(losses) * (1 / 10), True),
+        (lambda losses, _: 0.5 * -tf.reduce_sum(-losses) / 10, True),
         (lambda losses, _: tf.nn.compute_average_loss(losses, None), False),
         (lambda losses, _: tf.reduce_sum(losses) / tf.cast(tf.shape(losses)[0], tf.float32), False),
         (lambda losses, _: tf.reduce_mean(losses) / 10, False),
         (lambda losses, biases: tf.reduce_mean(losses) + 0.1 * tf.reduce_sum(biases**2), False),
     ],
-    ids=["average", "factor", "own average", "own rows", "scaled mean", "weight decay"],
+    ids=["average", "factor", "scaled sum", "own average", "own rows", "scaled mean", "weight decay"],
 )
 @pytest.mark.parametrize("size_is_known", [False, True])
 def test_a_loss_that_is_divided_by_a_fixed_number_of_rows_is_told(
