@@ -17,10 +17,10 @@ from ..tensorflow.strategies import DEFAULT, NO_STRATEGY, ONE_DEVICE
 from ..torch import compiler
 from . import threads
 from .fit_call import BATCH_REASONS, NOT_ON_TORCH, FitCall
-from .freezing import DRAWS, what_froze, what_is_set
+from .freezing import DRAWS, own_kinds, what_froze, what_is_set
 from .model import POLICIES, accumulation_of, has_batch_norm, inner_optimizer
 from .on_batch import OWN_BATCHES
-from .reductions import reduction_of, why_no_parts
+from .reductions import has_own_loss, reduction_of, why_no_parts
 from .split import OWN_LOSS, OWN_PARTS
 from .steps import StepWatch
 from .watches import Watches
@@ -186,10 +186,9 @@ class Observation:
         facts, model = self.session.facts, call.model
         facts.trainer, facts.fed_by, facts.training_loaders = "keras", call.fed_by, ["fit"]
         facts.optimizers, facts.batch_norm = [type(inner_optimizer(model)).__name__], has_batch_norm(model)
-        facts.retraces = max(0, steps.traces - 1)
         checked = self.watches.backend == "tensorflow"  # a screen holds the gradient of the parts to the whole there
         facts.loss_reduction = "unknown" if call.custom_step else reduction_of(model, own_functions=checked)
-        facts.dataset_len = call.dataset_len
+        facts.retraces, facts.dataset_len = max(0, steps.traces - 1), call.dataset_len
         facts.acts_by_batch, facts.counted_steps = call.acts_by_batch, list(call.counted_steps)
         facts.gradient_scaler = steps.scaling.counts(steps.batches_trained)
         facts.as_written.update(call.written)
@@ -203,8 +202,7 @@ class Observation:
         left_out, backend = self.session.facts.left_out, self.watches.backend
         reduction = self.session.facts.loss_reduction
         if call.fed_by in BATCH_REASONS:
-            left_out["batch_size"] = BATCH_REASONS[call.fed_by]
-            left_out["grad_accumulation"] = BATCH_REASONS[call.fed_by]
+            left_out |= dict.fromkeys(("batch_size", "grad_accumulation"), BATCH_REASONS[call.fed_by])
         elif "batch_size" in left_out:
             left_out["grad_accumulation"] = left_out["batch_size"]  # their batches can't be made larger, either
         if call.acts_by_batch or call.saves_by_batch:
@@ -215,8 +213,10 @@ class Observation:
             left_out["run_eagerly"] = why
         if self._sets_rate(call):
             left_out["lr_scale"] = OWN_RATE
+        if own_kinds(call.model) or has_own_loss(call.model):  # a layer may add one
+            left_out |= steps.literal_rows()
         if call.custom_step:
-            left_out |= {"grad_accumulation": OWN_LOSS, **steps.literal_rows()}
+            left_out["grad_accumulation"] = OWN_LOSS
         elif reduction != "mean":
             left_out["grad_accumulation"] = why_no_parts(reduction)
         elif self._why_whole(call):

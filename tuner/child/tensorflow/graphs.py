@@ -169,7 +169,19 @@ def _source(name: str, neighbours: Mapping[str, NodeDef]) -> NodeDef | None:
     return node
 
 
+def _unscaled(node: NodeDef | None, neighbours: Mapping[str, NodeDef]) -> NodeDef | None:
+    """What a node negates, or multiplies by a number that is written into the graph."""
+    while node is not None and node.op in ("Neg", "Mul"):
+        given = [_source(name, neighbours) for name in node.input[: 1 + (node.op == "Mul")]]
+        others = [each for each in given if each is None or each.op != "Const"]
+        if len(others) != 1:
+            return node
+        node = others[0]
+    return node
+
+
 def _sums_vector(tf: ModuleType, node: NodeDef | None, neighbours: Mapping[str, NodeDef]) -> bool:
+    node = _unscaled(node, neighbours)
     axes = _source(node.input[1], neighbours) if node is not None and node.op == "Sum" else None
     if node is None or axes is None or axes.op != "Const":
         return False
