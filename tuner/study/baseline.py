@@ -10,7 +10,7 @@ from tuner.child.words import INSTRUMENTS
 from tuner.devices.allocators import installed
 from tuner.errors import OwnFaultError, UntunableError, UserScriptError
 from tuner.formatting import AS_WRITTEN, bytes_text, seconds_text
-from tuner.knowledge import count_of, with_arguments
+from tuner.knowledge import Knowledge, count_of, with_arguments
 from tuner.model import BASELINE, TOOK_THE_STUDY_DOWN, Measurement, Outcome, OutcomeKind, Phase, Trial
 from tuner.runner.classify import ENDED_EARLY, NO_FRAMEWORK, NO_STEP_IN_TIME
 from tuner.runner.ranks import log_of
@@ -77,7 +77,17 @@ def measure_baseline(study: StudyContext) -> None:
         allocators=tuple(installed()),
         loop_s=_loop_s(baseline.outcome),
     )  # fmt: skip
-    study.knowledge = with_arguments(knowledge, bound_knobs(study.placeholders))
+    study.knowledge = with_arguments(_with_whole_batches(knowledge, study), bound_knobs(study.placeholders))
+
+
+def _with_whole_batches(known: Knowledge, study: StudyContext) -> Knowledge:
+    """What is known, with no smaller batch that is made up for: no framework adds up gradients, unless the script does
+    when it is asked to.
+    """
+    name = "grad_accumulation"
+    if known.framework or name in {**known.as_written, **known.left_out, **study.placeholders}:
+        return known
+    return replace(known, left_out={**known.left_out, name: "nothing is seen to add up batches' gradients"})
 
 
 def _check_budget(study: StudyContext, outcome: Outcome) -> None:
