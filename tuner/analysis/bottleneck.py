@@ -43,7 +43,8 @@ class Bottleneck:
     ``wait_share`` is None where the wait can't be seen. ``overhead_share`` is the part of a step that doesn't grow with
     the batch: launching, Python, the optimizer. ``disturbed``: by what one of these was, for people; "" where all were
     calm. ``on_host``: the cores that fetch the data compute as well. ``hides_its_wait``: the loop waits for its loader
-    while a device computes on, so that no loader would bring anything.
+    while a device computes on, so that no loader would bring anything. ``most_input_share``: the part of the real
+    loop's time that its data can take at most, as far as the loader alone tells.
     """
 
     bound: Bound
@@ -56,16 +57,19 @@ class Bottleneck:
     disturbed: str = ""
     on_host: bool = False
     hides_its_wait: bool = False
+    most_input_share: float = 1.0
 
     @property
     def most_from_input(self) -> float | None:
         """The ratio that a perfect loader would give. While the host waits nothing computes on it: no kept batch that
-        came out slower (another batch than most, another moment) makes that ratio smaller than the wait says.
+        came out slower (another batch than most, another moment) makes that ratio smaller than the wait says; nor does
+        one that came out faster make it larger than what the loader takes allows.
         """
         if self.compute is None:
             return None
         least = 1 / (1 - min(_MOST_WAIT, self.wait_share or 0.0)) if self.on_host else 0.0
-        return max(self.compute / self.real, least)
+        most = 1 / (1 - min(_MOST_WAIT, self.most_input_share)) if self.most_input_share < 1 else math.inf
+        return max(min(self.compute / self.real, most), least)
 
     @property
     def saved_share(self) -> float:
@@ -118,6 +122,7 @@ def find_bottleneck(
         disturbed=next(filter(None, causes), ""),
         on_host=on_host,
         hides_its_wait=not (on_host or of_real or of_compute) and compute is not None and _is_free(real, compute),
+        most_input_share=_most_input_share(real, loader, host.cores) if host is not None and on_host else 1.0,
     )
     if bottleneck.input_share >= INPUT_SHARE:
         return replace(bottleneck, bound=Bound.INPUT)
@@ -127,6 +132,15 @@ def find_bottleneck(
     if overhead - (1 + overhead) * math.hypot(_half_width(compute), _half_width(half)) >= OVERHEAD_SHARE:
         return replace(bottleneck, bound=Bound.OVERHEAD)
     return bottleneck
+
+
+def _most_input_share(real: Measurement, loader: Measurement | None, cores: int) -> float:
+    """The part of the real loop's time that its data can take where the cores that compute fetch them: waited for, and
+    for as long as the loader alone takes, which keeps each core from what all of them compute together.
+    """
+    if loader is None or real.data_wait_share is None or loader.rate <= 0:
+        return 1.0
+    return min(1.0, real.data_wait_share + cores * real.rate / loader.rate)
 
 
 def _is_free(real: Measurement, compute: Measurement) -> bool:

@@ -11,7 +11,7 @@ from tuner.documents import measurement_document, plain
 from tuner.formatting import AS_WRITTEN, bound_text, bytes_text, disturbed_text, gain_text, share_text
 from tuner.model import LeftOut, Measurement
 
-_NOT_TOLD = frozenset({"on_host", "hides_its_wait"})
+_NOT_TOLD = frozenset({"on_host", "hides_its_wait", "most_input_share"})
 """Of a bottleneck, in the JSON: conclusions of ours from what is told."""
 
 
