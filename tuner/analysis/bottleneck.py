@@ -170,8 +170,13 @@ def bottleneck_of(trials: Iterable[Trial], host: Host | None = None) -> Bottlene
 
 
 def worth_turning(bottleneck: Bottleneck, space: ResolvedSpace) -> tuple[str, ...]:
-    """The knobs that may relieve the bottleneck: the loader's where the loop is input-bound, else the others."""
-    return tuple(axis.knob.name for axis in space.axes if axis.knob.loader == (bottleneck.bound is Bound.INPUT))
+    """The knobs that may relieve the bottleneck: the loader's where the loop is input-bound, else the others, and
+    larger batches.
+    """
+    is_input = bottleneck.bound is Bound.INPUT
+    larger = (space.larger,) if space.larger is not None else ()
+    axes = (axis for axis in (*space.axes, *larger) if axis.knob.loader == is_input)
+    return tuple(dict.fromkeys(axis.knob.name for axis in axes))
 
 
 def overhead_share(whole: Measurement | None, half: Measurement | None, *, disturbed: bool = False) -> float | None:

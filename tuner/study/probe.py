@@ -64,7 +64,8 @@ def probe(
         real = run(REAL, BASELINE)
         assert real.measurement is not None
         knowledge = with_arguments(replace(real.knowledge, effective_batch="free"), bound)
-        known = Known(plan.device, plan.cores_of_a_rank, knowledge=knowledge, ranks=plan.ranks)
+        asked = replace(knowledge, effective_batch=plan.effective_batch)  # what a study would turn, told as it does
+        known = Known(plan.device, plan.cores_of_a_rank, knowledge=asked, ranks=plan.ranks)
         chosen = plan.spaces.chosen(knowledge, placeholders, selected_names(plan.selection))
         space = resolve(chosen, known, selection=plan.selection)
         measured = _measure(knowledge, lambda side, config: run(SIDE_TEXT[side], config, side.in_child))

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from search_spaces.torch import SPACE
 from support import worlds
 
+from search_spaces.torch import SPACE
 from tuner.analysis.bottleneck import worth_turning
 from tuner.model import Config, Outcome, Value
 from tuner.runner.replay import ReplayRunner
