@@ -250,3 +250,27 @@ def test_of_options_that_hold_the_same_number_the_training_s_is_taken_where_no_l
     reason = facts["left_out"].get("batch_size", "")
     both = "--batch-size and --mini-batch-size both hold 16: bind one of them"
     assert reason == "" if taken else reason.endswith(both)
+
+
+@pytest.mark.parametrize("name", ["gradient-accumulate-every", "grad-accum-every", "gradient-accumulation-iters"])
+def test_an_option_for_the_backwards_of_a_step_is_known_by_the_names_that_it_has(
+    begin: Callable[..., Any], name: str
+) -> None:
+    """What the script accumulates itself nothing else can turn: its batch stayed four small ones."""
+    trial = begin()
+    arguments.install(trial.session)
+    parser = argparse.ArgumentParser()
+    parser.add_argument(f"--{name}", type=int, default=4)
+    parser.add_argument("--batch-size", type=int, default=16)
+    told = vars(parser.parse_args([]))
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(TensorDataset(torch.rand(512, 8)), told["batch_size"])
+    for number, (batch,) in enumerate(loader, 1):
+        (model(batch).square().mean() / 4).backward()
+        if number % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    facts = trial.end()
+    assert facts["options"] == {"batch_size": "batch_size", "grad_accumulation": name.replace("-", "_")}
+    assert "grad_accumulation" not in facts["left_out"]
