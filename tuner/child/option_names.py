@@ -16,7 +16,8 @@ OPTION_NAMES: Mapping[str, tuple[str, ...]] = {
     "num_workers": ("num_workers", "workers", "nworkers", "n_workers", "dataloader_num_workers", "j"),
     "grad_accumulation": (
         "gradient_accumulation_steps", "accumulate_grad_batches", "grad_accum", "accum_iter", "accum_steps",
-        "accumulation_steps", "grad_acc_steps", "grad_accum_steps", "grad_accumulation_steps", "gradient_accumulation",
+        "accumulation_steps", "grad_acc_steps", "grad_accum_every", "grad_accum_steps", "grad_accumulation_steps",
+        "gradient_accumulate_every", "gradient_accumulation", "gradient_accumulation_iters",
     ),
 }  # fmt: skip
 """The names that public training scripts give to options for these knobs."""
