@@ -111,7 +111,8 @@ class SearchSpace:
     ``allowed`` receives a complete config (every knob has a value) and what is known of the script, and says whether
     the config makes sense. ``derive`` receives the same and gives the knobs that follow from the others: knob → value.
     ``larger`` is the knob of batches that make the effective batch larger, beside the one of that name among ``knobs``,
-    which keeps it: its values are a contest of their own (tier 3), and ``allowed`` needn't admit them.
+    which keeps it: its values are a contest of their own (tier 3), and ``allowed`` needn't admit them. ``sha256``: the
+    content of the file that declares it, "" without one; autotune fills it in.
     """
 
     name: str
@@ -120,6 +121,7 @@ class SearchSpace:
     allowed: Callable[[Mapping[str, Value], Knowledge], bool] = lambda complete, knowledge: True
     derive: Callable[[Mapping[str, Value], Knowledge], Mapping[str, Value]] = lambda complete, knowledge: {}
     larger: Knob | None = None
+    sha256: str = ""
 
     def __post_init__(self) -> None:
         names = [knob.name for knob in self.knobs]

@@ -31,7 +31,9 @@ def load_space(name: str) -> SearchSpace:
     value = _load(name, SPACES, "SPACE", SpaceError)
     if not isinstance(value, SearchSpace):
         raise SpaceError(f"{name} declares {_described(value)}", hint="SPACE must be a tuner.space.SearchSpace")
-    point = None if is_file(name) else _entry_point(name, SPACES)
+    if is_file(name):
+        return replace(guarded(value, name), sha256=_digest(name))
+    point = _entry_point(name, SPACES)
     return value if point is not None and point.value.startswith(_OURS) else guarded(value, name)
 
 
@@ -44,8 +46,11 @@ def load_objective(name: str) -> Objective:
         )
     if not is_file(name):
         return replace(value, source=name)
-    file = Path(name).absolute()
-    return replace(value, source=str(file), sha256=hashlib.sha256(file.read_bytes()).hexdigest())
+    return replace(value, source=str(Path(name).absolute()), sha256=_digest(name))
+
+
+def _digest(file: str) -> str:
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
 def names(group: str) -> list[str]:

@@ -24,14 +24,15 @@ from tuner.study.plan import StudyPlan
 LARGEST_MODULE_BYTES = 16 * 2**20
 UNCOMPARED = frozenset({"objective.source", "objective.planned_samples"})
 """How to load the study's objective again; whether it is the same one, ``objective`` says."""
-KERAS_BACKEND, OBJECTIVE_FILE = "keras.backend", "objective.sha256"
+KERAS_BACKEND, OBJECTIVE_FILE, SPACE_FILE = "keras.backend", "objective.sha256", "space.sha256"
 """What studies of earlier versions don't say."""
 
 
 def identity_of(plan: StudyPlan) -> dict[str, Any]:
     """Everything that a trial's figures depend on. Budget, seed and time limits may change between runs.
 
-    Which space is searched is known after the baseline only: ``check_space`` looks at that.
+    Which space is searched is known after the baseline only: ``check_space`` looks at that. It compares values, and
+    what a file's own functions do with them only the file says.
     """
     return {
         "script.sha256": plan.script.sha256,
@@ -40,6 +41,7 @@ def identity_of(plan: StudyPlan) -> dict[str, Any]:
         "script.argv": list(masked(plan.script.argv)),
         "space.selection": sorted(plan.selection),
         "space.pinned": {name: plan.pinned[name] for name in sorted(plan.pinned)},
+        **next(({SPACE_FILE: space.sha256} for space in plan.spaces.declared if space.sha256), {}),
         "effective_batch": plan.effective_batch,
         # Earlier studies had every watch, and say nothing of it.
         **({"without": [str(watch) for watch in sorted(plan.without)]} if plan.without else {}),
@@ -70,6 +72,7 @@ def check_identity(
         if name not in UNCOMPARED
         and (name != KERAS_BACKEND or _computes_as_set(stored, baseline))
         and (name != OBJECTIVE_FILE or _says_which_file(stored))
+        and (name != SPACE_FILE or name in stored)
         and _as_compared(name, stored.get(name)) != _as_compared(name, present.get(name))
     ]
     if differences:
@@ -214,7 +217,7 @@ def _shown(identity: Mapping[str, Any], name: str) -> str:
     if name not in identity:
         return "(absent)"
     value = identity[name]
-    if name in ("script.sha256", OBJECTIVE_FILE):
+    if name in ("script.sha256", OBJECTIVE_FILE, SPACE_FILE):
         return str(value)[:12] or "(none)"
     if name == "script.argv":
         return shlex.join(value) or "(none)"

@@ -22,7 +22,7 @@ from tuner.objective import Objective
 from tuner.runner.request import Limits
 from tuner.space.choose import Spaces
 from tuner.space.declare import Knob, SearchSpace
-from tuner.space.registry import load_objective
+from tuner.space.registry import load_objective, load_space
 from tuner.space.resolved import Axis, ResolvedSpace
 from tuner.storage import codec
 from tuner.study.identity import (
@@ -139,6 +139,29 @@ def test_a_study_of_an_earlier_version_says_nothing_of_its_objectives_file(tmp_p
     stored = {name: value for name, value in _stored(plan).items() if name != "objective.sha256"}
     check_identity(stored, identity_of(plan), "autotune-train")
     assert objective_of(stored, trusted=True).name == "own"
+
+
+def searching(file: Path, allowed: str) -> StudyPlan:
+    """The plan with the search space that the file declares then."""
+    file.write_text(
+        "from tuner.space.declare import Knob, SearchSpace\n"
+        'KNOBS = (Knob("num_workers", lambda known: [0, 2], "workers"),)\n'
+        f'SPACE = SearchSpace("own", "torch", KNOBS, allowed=lambda complete, knowledge: {allowed})\n'
+    )
+    return replace(PLAN, spaces=Spaces((load_space(str(file)),)))
+
+
+def test_a_space_whose_file_was_edited_is_another_one(tmp_path: Path) -> None:
+    """Of the same names and values: what its functions allow stands nowhere else."""
+    file, moved = tmp_path / "own.py", tmp_path / "elsewhere.py"
+    stored = _stored(searching(file, "True"))
+    check_identity(stored, identity_of(searching(moved, "True")), "autotune-train")
+    edited = searching(file, "complete['num_workers'] == 0")
+    with pytest.raises(StudyMismatchError, match=r"space\.sha256: [0-9a-f]{12} → [0-9a-f]{12}$"):
+        check_identity(stored, identity_of(edited), "autotune-train")
+    with pytest.raises(StudyMismatchError, match=r"space\.sha256: [0-9a-f]{12} → \(absent\)$"):
+        check_identity(stored, identity_of(PLAN), "autotune-train")
+    check_identity(_stored(PLAN), identity_of(edited), "autotune-train")  # of an earlier version: ``check_space`` tells
 
 
 def test_the_order_of_the_selection_is_no_difference() -> None:
