@@ -9,7 +9,7 @@ from tuner.runner.request import Limits
 
 # PyTorch's own text; "allowed" is said by a process that may not take all of its card.
 _SAID_BY_TORCH = re.compile(
-    r"Tried to allocate ([\d.]+) (bytes|[KMGT]iB)\..{0,200}? of which ([\d.]+) (bytes|[KMGT]iB) is free\."
+    r"Tried to allocate (\d+(?:\.\d+)?) (bytes|[KMGT]iB)\..{0,200}? of which (\d+(?:\.\d+)?) (bytes|[KMGT]iB) is free\."
     r".{0,400}? allowed; ",
     re.DOTALL,
 )
