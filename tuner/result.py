@@ -181,7 +181,7 @@ class StudyResult:
 
     @property
     def untellable(self) -> bool:
-        """Whether a screen is due for what changes more than speed, and the script shows no loss to compare there."""
+        """Whether screens compare losses alone, and the script shows none: what needs one is left open."""
         written, limits = baseline_of(self.trials), self.study.limits
         compares = limits.max_loss_increase is not None and not (limits.max_metric_drop or limits.max_metric_rise)
         return compares and written is not None and written.outcome is not None and gives_no_loss(written.outcome)

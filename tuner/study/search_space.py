@@ -33,10 +33,6 @@ NEWER_OF = {
 """The same of one space, whose names others have had before."""
 
 
-ASKED_FOR = "only what the script asks for itself is turned: '{knob}' among its arguments, and tuner.suggested"
-"""Of scripts that tell of their own steps (``tuner.report``), in which nothing else is seen."""
-
-
 def resolve_space(study: StudyContext) -> None:
     """Sets ``study.space`` to what can be searched of the script, and keeps it in the study's record.
 
@@ -61,7 +57,10 @@ def resolve_space(study: StudyContext) -> None:
     if excluded:
         study.note(f"not tried, since the effective batch is kept (--effective-batch): {', '.join(excluded)}")
     if not (study.knowledge.framework or plan.spaces.forced):
-        study.note(f"no framework is seen to train: {ASKED_FOR}")
+        study.note(
+            "no framework is seen to train: only what the script asks for itself is turned: '{knob}' among its"
+            " arguments, and tuner.suggested"
+        )
     for axis in space.axes:
         if axis.told:
             study.note(f"{axis.knob.name}: {axis.told}")

@@ -41,7 +41,7 @@ class TrialStore:
         self._repository = repository
         self._study_id = study_id
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{time.time():.0f}"
-        stored = [trial for trial in repository.trials(study_id) if trial.outcome is not None]
+        stored = repository.trials(study_id)
         self.may_fit_now = tuple(trial.number for trial in stored if _may_fit_now(trial, plan.limits))
         held = (
             replace(trial, outcome=within_limits(trial.outcome, plan.limits, trial.config))
