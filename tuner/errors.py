@@ -17,6 +17,8 @@ class ExitCode(IntEnum):
     STORAGE = 6
     NOT_APPLIED = 7
     NOT_TRAINED = 8
+    NOT_VERIFIED = 9
+    CANNOT_TELL = 10
     INTERRUPTED = 130
 
 

@@ -211,11 +211,12 @@ def test_an_environment_of_its_own_starts_fresh(
 
 
 def test_memory_isnt_less_for_being_shared(pair: list[tuple[TrialRequest, Outcome]]) -> None:
+    """It may be more on a busy machine: which pages server and fork both have touched is read now and then only."""
     (_, fresh), (_, forked) = pair
     assert fresh.measurement is not None and forked.measurement is not None
     most, alike = fresh.measurement.peak_host_bytes, forked.measurement.peak_host_bytes
     assert most > 100_000_000
-    assert alike == pytest.approx(most, rel=0.1), (most, alike)
+    assert 0.9 * most < alike < 1.15 * most, (most, alike)
 
 
 @SLOW

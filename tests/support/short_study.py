@@ -12,7 +12,7 @@ import os
 from dataclasses import replace
 
 from tuner.child.records import Window
-from tuner.cli import main, study
+from tuner.cli import main, study, verify
 from tuner.cli.planning import make_plan
 from tuner.cli.settings import Settings
 from tuner.study import execution
@@ -28,7 +28,8 @@ def short_plan(settings: Settings) -> StudyPlan:
 
 
 if __name__ == "__main__":
-    study.make_plan = short_plan  # type: ignore[attr-defined]  # the verb imports it by name
+    for verb in (study, verify):
+        verb.make_plan = short_plan  # type: ignore[attr-defined]  # the verb imports it by name
     if "PYTEST_XDIST_WORKER" in os.environ:
         execution.REPEATS = 0
     raise SystemExit(main())

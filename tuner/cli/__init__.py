@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 VERBS = {
     "study": "tuner.cli.study",
     "run": "tuner.cli.run",
+    "verify": "tuner.cli.verify",
     "probe": "tuner.cli.probe",
     "record": "tuner.cli.record",
     "trials": "tuner.cli.trials",

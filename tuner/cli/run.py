@@ -10,28 +10,25 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from tuner.analysis.circumstances import HARDLY_MATTERS, Change, Circumstances, ProvenPart, changed
 from tuner.cli.best_json import content_of, file_of
+from tuner.cli.chosen_profile import changes_of, check_config, device_of, knowledge_of, script_of
 from tuner.cli.printable import printable
-from tuner.cli.script import find_script, ranks, source_of
-from tuner.cli.trust import declare_trust, vouch
+from tuner.cli.script import ranks
+from tuner.cli.trust import declare_trust
 from tuner.cli.verb import Subparsers
 from tuner.devices.cpu import host_devices
 from tuner.devices.host import usable_cores
-from tuner.devices.present import AUTO, devices, kind_of, resolve_device, spellings
-from tuner.devices.software import software
+from tuner.devices.present import AUTO, devices, kind_of, spellings
 from tuner.errors import ProfileError, UsageError
 from tuner.export import profile as profiles
 from tuner.formatting import config_text, count_text, device_text, gain_text
 from tuner.knowledge import Knowledge, hold_lines
-from tuner.masking import is_masked, masked
-from tuner.model import Device, Script, Verdict
+from tuner.model import Device, Verdict
 from tuner.runner.launch import exec_applied
-from tuner.space.applicable import beyond_cores, check_applicable
-from tuner.space.arguments import parse, render
+from tuner.space.applicable import beyond_cores
+from tuner.space.arguments import render
 from tuner.space.declare import Known, SearchSpace
 from tuner.space.registry import load_spaces
-from tuner.study.identity import hashes_of_modules
 
 _OPTIMISATION = 3
 _TIERS = {"2": 2, "3": _OPTIMISATION}
@@ -74,22 +71,18 @@ def add_parser(verbs: Subparsers) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Applies the profile and becomes the script: its exit status is ours."""
     place, tier = file_of(arguments.config), _tier(arguments.tier)
-    device, cores = _device(arguments.device), usable_cores()
+    device, cores = device_of(arguments.device), usable_cores()
     there = profiles.read(content_of(place), place)
     profile = profiles.choose(there, device, cores, place, ranks=ranks(), devices=host_devices(os.environ))
     profile = profiles.of_tier_3(profile, place) if tier == _OPTIMISATION else profile
     if not arguments.any_ranks:
         _check_ranks(profile, place, tier)
         _check_hosts(profile, there, place)
-    script = _script(arguments, profile, place)
+    script = script_of(arguments, profile, place, "run")
     knowledge = knowledge_of(profile, script, place)
     known, spaces = Known(device, cores, knowledge=profile.knowledge), load_spaces(AUTO)
-    _check_config(profile, known, spaces, script, place)
-    modules = hashes_of_modules(source_of(script), profile.knowledge.module_hashes)
-    drift = changed(profile.circumstances, Circumstances(script, software(), modules, cores))
-    changes = [_change_text(change) for change in drift if change.name not in HARDLY_MATTERS]
-    if profile.edited:
-        changes.insert(0, f"{place} was edited since the study wrote it")
+    check_config(profile, known, spaces, script, place)
+    changes = changes_of(profile, script, cores, place)
     if profile.edited or profile.cores != cores or profile.ranks != ranks():
         changes += _beyond_cores(profile, replace(known, cores=max(1, cores // _ranks_here())), spaces)
     if changes and arguments.strict:
@@ -155,48 +148,6 @@ def _check_hosts(profile: profiles.Profile, there: Sequence[profiles.Profile], p
         )
 
 
-def _script(arguments: argparse.Namespace, profile: profiles.Profile, place: str) -> Script:
-    """What is run. Raises ``UntrustedError`` where the file would choose it and nobody vouches for that.
-
-    A best.json comes from wherever it was copied from; what it may do unasked is to set knobs.
-    """
-    path, module = arguments.script or "", arguments.module or ""
-    argv, chosen = arguments.script_args, profile.script
-    target = ["--module", chosen.module] if chosen.module else [chosen.path]
-    named = ["--module", module] if module else [path] if path else target
-    if is_masked(chosen.argv if argv is None else argv):
-        raise ProfileError(
-            f"{place} doesn't hold the secrets among the arguments of its study: {_shown(argv or chosen.argv)}",
-            hint=f"give the arguments, as in: {shlex.join(['autotune', 'run', '--config', place, *named])} -- ...",
-        )
-    is_named = bool(path or module)
-    if is_named:
-        find_script(path, module, (), "run")  # before anybody is asked of its arguments: it may not be there
-    if not is_named or (argv is None and chosen.argv):
-        what = "the script's arguments" if is_named else "what is run"
-        given = chosen.argv if argv is None else argv
-        full = [*named, *(["--", *given] if given else [])]
-        vouch(
-            f"{place} would choose {what}: {_shown(full)}", trusted=arguments.trust,
-            hint=f"name them: {_shown(['autotune', 'run', '--config', place, *full])}; or add --trust",
-        )  # fmt: skip
-        if not is_named:
-            path, module = chosen.path, chosen.module
-    return find_script(path, module, chosen.argv if argv is None else argv, "run")
-
-
-def _check_config(
-    profile: profiles.Profile, known: Known, spaces: Sequence[SearchSpace], script: Script, place: str
-) -> None:
-    """Raises ``ProfileError`` where the config would set anything but knobs, or one to a value that it can't have."""
-    try:
-        check_applicable(profile.config, known, spaces, parse(script.argv))
-    except UsageError as error:
-        raise ProfileError(
-            printable(f"{place}: {error.message}"), hint=error.hint or "run the study again to rewrite it"
-        ) from error
-
-
 def _remarks(profile: profiles.Profile, knowledge: Knowledge, device: Device, *, shown: bool) -> list[str]:
     """What else the user should know before the script starts."""
     remarks = []
@@ -225,48 +176,6 @@ def _remarks(profile: profiles.Profile, knowledge: Knowledge, device: Device, *,
     return remarks
 
 
-def _device(text: str) -> Device:
-    """The device whose profile is wanted. Raises ``UsageError`` for one card where each rank takes its own."""
-    if ranks() > 1 and ":" in text:
-        raise UsageError(
-            f"--device {text} is one card, and WORLD_SIZE is {ranks()}: each rank takes the card of its own number",
-            hint=f"write --device {text.partition(':')[0]}; unset WORLD_SIZE if it is a leftover",
-        )
-    return resolve_device(text)
-
-
-def knowledge_of(profile: profiles.Profile, script: Script, place: str) -> Knowledge:
-    """What the study learned of the script, as far as it holds for the script and the arguments of now.
-
-    Raises ``ProfileError`` where a knob of the config was bound to an argument that isn't there any more.
-    """
-    bound = parse(script.argv)
-    lost = [knob for knob in profile.knowledge.placeholders if knob in profile.config and knob not in bound]
-    if lost:
-        names = ", ".join(lost)
-        raise ProfileError(
-            f"{place} was proven with {names} as an argument of the script, and the arguments given now lack it",
-            hint=f"write {{{lost[0]}}} where its value belongs, as in: {shlex.join(profile.script.argv)}",
-        )
-    knowledge = replace(profile.knowledge, placeholders=tuple(bound))
-    if script.sha256 != profile.script.sha256 and hold_lines(knowledge.training_loaders):
-        # Profiles of earlier versions know loaders by their lines, which now mean others, or nothing.
-        return replace(knowledge, training_loaders=())
-    return knowledge
-
-
-def _change_text(change: Change) -> str:
-    if change.part is ProvenPart.SCRIPT:
-        return "the script has changed"
-    if change.part is ProvenPart.MODULE:
-        return f"{change.name}, which the script imports, {'has changed' if change.now else 'is gone'}"
-    if change.part is ProvenPart.ARGUMENTS:
-        return f"its arguments were {change.before}, now {change.now}"
-    if change.part is ProvenPart.DEVICE:
-        return f"{count_text(int(change.before), 'core')} could be used, now {change.now}"
-    return f"{change.name} was {change.before}, now {change.now}"
-
-
 def _tier(text: str) -> int:
     """Raises ``UsageError`` for any other."""
     if text not in _TIERS:
@@ -284,8 +193,3 @@ def _says(profile: profiles.Profile, tier: int) -> str:
     if profile.verdict is Verdict.KEEP_BASELINE or not profile.config:
         return "running the script as written: nothing was proven faster"
     return f"applying {config_text(profile.config)} ({gain_text(profile.speedup or 1.0)} when it was proven)"
-
-
-def _shown(words: Sequence[str]) -> str:
-    """A command line to be printed."""
-    return printable(shlex.join(masked(words)))

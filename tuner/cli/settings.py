@@ -64,8 +64,11 @@ class Settings:
     ranks: int = 1
 
 
-def gather(arguments: argparse.Namespace) -> Settings:
-    """Settings of ``autotune study``. Raises ``UsageError`` naming the option, or the file and its key."""
+def gather(arguments: argparse.Namespace, proven: Mapping[str, Any] | None = None) -> Settings:
+    """Settings of ``autotune study``. Raises ``UsageError`` naming the option, or the file and its key.
+
+    ``proven``: typed keys of what a profile was proven within, which go before those of the file.
+    """
     command = _from_command_line(arguments)
     source = _find_file(command)
     declared = read_file(source) if source else {}
@@ -77,6 +80,7 @@ def gather(arguments: argparse.Namespace) -> Settings:
         source, declared = None, {}
     if command.get("script") or command.get("module"):
         declared = {key: value for key, value in declared.items() if key not in ("script", "module")}
+    declared = {**declared, **(proven or {})}
     loads = [declared[key] for key in ("space", "objective") if key not in command and is_file(declared.get(key, ""))]
     tables = {key: {**declared.get(key, {}), **command.get(key, {})} for key in _TABLES}
     merged = {**DEFAULTS, **declared, **command, **tables}
@@ -128,21 +132,31 @@ def read_file(path: Path) -> dict[str, Any]:
         raise UsageError(
             f"{path}: unknown key {next(iter(document), 'study')!r}", hint="everything goes into one [study] table"
         )
-    typed: dict[str, Any] = {}
-    for key, value in table.items():
+    for key in table:
         if key not in _READERS:
             close = difflib.get_close_matches(key.replace("-", "_"), _READERS, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"the keys are: {', '.join(_READERS)}"
             raise UsageError(f"{path}: unknown key {key!r}", hint=hint)
-        try:
-            typed[key] = _READERS[key](value)
-        except (ValueError, UsageError) as error:
-            hint = error.hint if isinstance(error, UsageError) else ""
-            raise UsageError(f"{path}: {key} = {value!r}: {error}", hint=hint) from error
+    typed = typed_keys(table, f"{path}: ")
     for key in ("script", "study", "space", "objective"):
         named = os.path.expanduser(typed[key]) if typed.get(key, "").startswith("~/") else typed.get(key, "")
         if named and (key in ("script", "study") or named.endswith(".py")):
             typed[key] = os.path.normpath(path.parent / named)
+    return typed
+
+
+def typed_keys(entries: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Keys of a study.toml as their settings are typed. Raises ``UsageError`` naming the key and its value.
+
+    ``place`` is what the error begins with: the file.
+    """
+    typed: dict[str, Any] = {}
+    for key, value in entries.items():
+        try:
+            typed[key] = _READERS[key](value)
+        except (ValueError, UsageError) as error:
+            hint = error.hint if isinstance(error, UsageError) else ""
+            raise UsageError(f"{place}{key} = {value!r}: {error}", hint=hint) from error
     return typed
 
 

@@ -13,8 +13,9 @@ from tuner.child import shape
 from tuner.errors import ProfileError
 from tuner.export.profile import SCHEMA, Profile, documents
 from tuner.export.profile import read as read_profiles
+from tuner.export.speedup import read_speedup
 from tuner.knowledge import FREE
-from tuner.model import Device, Ratio
+from tuner.model import Device
 
 _ROUNDING = 1e-9
 """Relative: the mean of equal rates may lie beyond them by the last digit."""
@@ -48,7 +49,7 @@ def _on_device(profile: Profile, document: Mapping[str, Any], place: str) -> OnD
         free=None if batch is None else batch == FREE,
         edited=profile.edited,
         config=profile.config,
-        speedup=_speedup(document.get("speedup")),
+        speedup=read_speedup(document.get("speedup")),
         runs=shape.read(int, document.get("runs", 0), "runs"),
         written=_figures(document.get("baseline"), "baseline"),
         winner=_figures(document.get("winner"), "winner") if profile.config else None,
@@ -86,15 +87,6 @@ def _disturbed(candidate: object) -> str:
     """
     reason = shape.read(str, candidate.get("reason", ""), "candidate.reason") if isinstance(candidate, Mapping) else ""
     return reason.removeprefix(NO_PROOF) if reason.startswith(NO_PROOF) else ""
-
-
-def _speedup(document: object) -> Ratio | None:
-    if document is None:
-        return None
-    ratio = shape.read(Ratio, document, "speedup")
-    if not (math.isfinite(ratio.high) and 0 <= ratio.low <= ratio.high and 0 <= ratio.ratio < math.inf):
-        raise ValueError(f"speedup: {ratio.low}, {ratio.ratio} and {ratio.high} are no ratio with its interval")
-    return ratio
 
 
 def _reasons(document: object) -> dict[str, str] | None:

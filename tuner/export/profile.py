@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tuner.analysis.circumstances import Circumstances
@@ -16,11 +16,12 @@ from tuner.child.option_names import is_option_of
 from tuner.documents import depth, knob_document, measurement_document, plain, screen_document, text, tier_document
 from tuner.errors import ProfileError
 from tuner.export import tier3, unproven
+from tuner.export.speedup import read_speedup
 from tuner.export.tier3 import Tier3
 from tuner.knowledge import FREE, Knowledge, as_document
 from tuner.knowledge import read as read_knowledge
 from tuner.masking import all_without_secrets, masked
-from tuner.model import BASELINE, Config, Device, Measurement, Script, Verdict
+from tuner.model import BASELINE, Config, Device, Measurement, Ratio, Script, Verdict
 from tuner.result import StudyResult
 
 SCHEMA = 1
@@ -38,7 +39,9 @@ class Profile:
     ``cores`` are those of the host that the proof might use, ``edited`` whether the entry isn't as a study wrote it;
     None where the profile is of an earlier version. ``tier3``: the larger effective batch beside the config. ``ranks``:
     so many processes trained together when it was proven. ``cannot_tell``: why it isn't known that nothing is faster,
-    "" where it is, something is proven to be, or the profile is of an earlier version.
+    "" where it is, something is proven to be, or the profile is of an earlier version. ``interval``: what the speed-up
+    is by 95%. ``objective``: its name and unit, "" in a profile of an earlier version. ``limits``: those of the study,
+    as they are written; nobody has validated them.
     """
 
     device: Device
@@ -53,6 +56,9 @@ class Profile:
     tier3: Tier3 | None = None
     ranks: int = 1
     cannot_tell: str = ""
+    interval: Ratio | None = None
+    objective: str = ""
+    limits: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def devices(self) -> int:
@@ -371,6 +377,9 @@ def _profile(document: Mapping[str, Any]) -> Profile:
         tier3=tier3.read(document.get("tier3")),
         ranks=ranks,
         cannot_tell=cannot_tell,
+        interval=read_speedup(speedup) if verdict is Verdict.IMPROVED and speedup and "low" in speedup else None,
+        objective=str(document.get("objective", "")),
+        limits=_part(document, "limits"),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from support import worlds
 
-from tuner.cli.run import knowledge_of
+from tuner.cli.chosen_profile import knowledge_of
 from tuner.errors import ProfileError, UsageError
 from tuner.export.profile import Profile
 from tuner.knowledge import Knowledge

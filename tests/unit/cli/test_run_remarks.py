@@ -9,6 +9,7 @@ import pytest
 from support import worlds
 
 from tuner.cli import run
+from tuner.cli.chosen_profile import script_of
 from tuner.devices.cpu import cpu_device
 from tuner.errors import ProfileError, UntrustedError
 from tuner.export.profile import Profile
@@ -54,7 +55,7 @@ def test_what_a_file_would_choose_is_named_as_it_is_to_be_given(argv: tuple[str,
     chosen = replace(PROFILE, script=Script("a.py", argv))
     bare = argparse.Namespace(script=None, module=None, script_args=None, trust=False)
     with pytest.raises(UntrustedError) as refused:
-        run._script(bare, chosen, "best.json")
+        script_of(bare, chosen, "best.json", "run")
     assert refused.value.message.endswith(named.rstrip(";")) and named in refused.value.hint
 
 

@@ -9,14 +9,14 @@ from types import ModuleType
 
 import pytest
 
-from tuner.cli import VERBS, compare, devices, main, merge, probe, record, run, studies, study, trials
+from tuner.cli import VERBS, compare, devices, main, merge, probe, record, run, studies, study, trials, verify
 from tuner.cli.verb import Subparsers, Verb
 from tuner.errors import StorageError
 
 # The type checker holds each module to the protocol.
 MODULES: dict[str, Verb] = {
-    "study": study, "run": run, "probe": probe, "record": record, "trials": trials, "studies": studies,
-    "compare": compare, "merge": merge, "devices": devices,
+    "study": study, "run": run, "verify": verify, "probe": probe, "record": record, "trials": trials,
+    "studies": studies, "compare": compare, "merge": merge, "devices": devices,
 }  # fmt: skip
 
 

@@ -157,7 +157,7 @@ def test_it_is_listed_and_checked(studies: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_its_profile_is_read(studies: Path, write_script: Callable[..., Path]) -> None:
-    from tuner.cli.run import knowledge_of
+    from tuner.cli.chosen_profile import knowledge_of
 
     place = studies / "finished" / "best.json"
     (profile,) = profiles.read(place.read_bytes(), str(place))

@@ -1,0 +1,181 @@
+"""``autotune verify``: measures the profile of this device again, and fails where it isn't true any more."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from tuner.cli.best_json import content_of, file_of
+from tuner.cli.chosen_profile import changes_of, check_config, device_of, knowledge_of, script_of
+from tuner.cli.planning import check_writable, make_plan, set_aside
+from tuner.cli.printable import printable
+from tuner.cli.quantities import parse_seconds
+from tuner.cli.script import warn_of_secrets
+from tuner.cli.settings import Settings, gather, typed_keys
+from tuner.cli.signals import stopping_on_signals
+from tuner.cli.study import sampler_of
+from tuner.cli.trust import declare_trust, vouch_for_settings
+from tuner.cli.verb import Subparsers
+from tuner.devices.host import usable_cores
+from tuner.devices.present import AUTO, spellings
+from tuner.errors import ExitCode, ProfileError, StorageError, UsageError
+from tuner.export import profile as profiles
+from tuner.export.profile import Profile
+from tuner.formatting import config_text, device_text
+from tuner.knowledge import FREE, KEEP
+from tuner.model import Script
+from tuner.progress import view_for
+from tuner.report.verified import Answer, Claim, verification
+from tuner.result import StudyResult
+from tuner.runner.process import ProcessRunner
+from tuner.space.declare import Known
+from tuner.space.registry import load_spaces
+from tuner.study.plan import StudyPlan
+from tuner.study.run import run_study
+
+TAKES_SCRIPT_ARGUMENTS = True
+BUDGET_S = 600.0
+_STATUSES = {Answer.HOLDS: ExitCode.OK, Answer.FAILS: ExitCode.NOT_VERIFIED, Answer.OPEN: ExitCode.CANNOT_TELL}
+_LIMITS = ("max_loss_increase", "min_sample_efficiency", "max_metric_drop", "max_metric_rise", "screen_samples")
+"""Of a profile's limits those that are called as the keys of a study.toml."""
+
+
+def add_parser(verbs: Subparsers) -> None:
+    """Declares the verb."""
+    parser = verbs.add_parser(
+        "verify", help="measure a proven config again, and fail if it isn't faster any more",
+        usage="autotune verify --config best.json [SCRIPT | --module NAME] [options] [-- the script's own arguments]",
+        description="Proves the config of this device again, against the script as written, within the limits of its"
+        " study: for a build or a nightly job. Exit status 0: it is still proven to be faster; 9: it isn't, doesn't"
+        " work or learns worse; 10: that can't be told. The arguments are those of the study unless others follow --.",
+    )  # fmt: skip
+    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="the training script (default: the study's)")
+    parser.add_argument("-m", "--module", metavar="NAME", help="a module instead of a script")
+    parser.add_argument("--config", required=True, metavar="FILE", help="a best.json, or the folder of its study")
+    parser.add_argument("--device", default=AUTO, help=f"{AUTO} (default), {spellings()}")
+    parser.add_argument(
+        "--min-speedup", default="1", metavar="RATIO", help="how many times as fast it has to be at least (default 1)"
+    )
+    parser.add_argument("--budget", metavar="TIME", help="time limit (default 10m)")
+    parser.add_argument("--max-memory", metavar="SIZE", help="memory limit of the device, as for a study")
+    parser.add_argument("--trial-timeout", metavar="TIME", help="time limit for one run of the script, as for a study")
+    parser.add_argument("--objective", metavar="NAME|FILE", help="the study's objective (default throughput)")
+    parser.add_argument("--planned-samples", metavar="N", help="the study's, where it had them")
+    parser.add_argument("--space", metavar="NAME|FILE", help="the study's search space, where it had one of its own")
+    parser.add_argument("--without", metavar="A,B", help="leave these watches out, as for a study")
+    parser.add_argument(
+        "--study", metavar="DIR", help="where what it measures is kept (default: only where it isn't verified)"
+    )
+    declare_trust(parser, "let the file choose the script and its arguments without asking")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Studies nothing but the profile's config, and says whether it is still proven."""
+    least, place = _ratio(arguments.min_speedup), file_of(arguments.config)
+    device, cores = device_of(arguments.device), usable_cores()
+    profile = profiles.choose(profiles.read(content_of(place), place), device, cores, place)
+    if not profile.config:
+        print(f"nothing to verify: {place} says to run the script as written on {device_text(device)}")
+        return ExitCode.OK
+    script = script_of(arguments, profile, place, "verify")
+    knowledge_of(profile, script, place)
+    settings = _settings(arguments, script, profile, place)
+    vouch_for_settings(settings, trusted=arguments.trust)
+    known = Known(device, cores, knowledge=profile.knowledge)
+    check_config(profile, known, load_spaces(settings.space), script, place)
+    plan, is_kept = make_plan(settings), bool(settings.folder)
+    if profile.objective and profile.objective != plan.objective.text:
+        raise ProfileError(
+            f"{place} was proven by {profile.objective}, and this would be {plan.objective.text}",
+            hint="give the study's --objective, or its --planned-samples",
+        )
+    warn_of_secrets(plan.script)
+    for change in changes_of(profile, plan.script, cores, place):
+        print(f"not as it was proven: {printable(change)}")
+    if is_kept:
+        set_aside(plan.folder)
+        check_writable(plan.folder)
+    else:
+        plan = replace(plan, folder=_temporary_folder())
+    result = _studied(plan)
+    if result.interrupted:
+        print(f"stopped before that was told; what was measured: {plan.folder}")
+        return ExitCode.INTERRUPTED
+    found = verification(result, Claim(profile.config, least, profile.interval))
+    print(f"{found.answer} on {device_text(device)}: {config_text(profile.config)}\n  {printable(found.why)}")
+    if found.answer is Answer.HOLDS and not is_kept:
+        shutil.rmtree(plan.folder, ignore_errors=True)
+    else:
+        print(f"  what was measured: autotune trials {plan.folder}")
+    return _STATUSES[found.answer]
+
+
+def _temporary_folder() -> Path:
+    """A new one. Raises ``StorageError``."""
+    try:
+        return Path(tempfile.mkdtemp(prefix="autotune-verify-"))
+    except OSError as error:
+        raise StorageError(
+            f"can't make a temporary folder: {error.strerror}", hint="choose one with --study DIR"
+        ) from error
+
+
+def _studied(plan: StudyPlan) -> StudyResult:
+    stop = threading.Event()
+    with view_for(Console(soft_wrap=False)) as view, stopping_on_signals(stop, view.stopping):
+        return run_study(plan, ProcessRunner(), sampler_of(plan.seed), view, stop)
+
+
+def _settings(arguments: argparse.Namespace, script: Script, profile: Profile, place: str) -> Settings:
+    """Those of a study of the profile's config, within the limits that it was proven within."""
+    named = argparse.Namespace(**vars(arguments))
+    named.script, named.module = script.path or None, script.module or None
+    named.script_args, named.budget = list(script.argv), None
+    return replace(
+        gather(named, _proven_within(profile, place)), knobs=tuple(profile.config), pinned=profile.config,
+        trials=2, probe=False, budget_s=_budget_s(arguments.budget), folder=arguments.study or "",
+    )  # fmt: skip
+
+
+def _proven_within(profile: Profile, place: str) -> Mapping[str, Any]:
+    """Typed keys of a study.toml; what a profile of an earlier version doesn't say is as by default.
+
+    Raises ``ProfileError`` for a limit that is none.
+    """
+    limits = profile.limits
+    off = {name: False if limits[name] is None else limits[name] for name in _LIMITS if name in limits}
+    if off.get("screen_samples") is False:
+        del off["screen_samples"]
+    patterns = {"metric": limits["metric_patterns"]} if limits.get("metric_patterns") else {}
+    batch = FREE if limits.get("effective_batch") == FREE else KEEP
+    try:
+        return typed_keys({**off, **patterns, "effective_batch": batch, "ranks": profile.ranks}, f"{place}: limits: ")
+    except UsageError as error:
+        raise ProfileError(error.message, hint=error.hint or "run the study again to rewrite it") from error
+
+
+def _budget_s(text: str | None) -> float:
+    """Seconds. Raises ``UsageError`` naming the option."""
+    try:
+        return parse_seconds(text) if text else BUDGET_S
+    except UsageError as error:
+        raise UsageError(f"--budget: {error.message}", hint=error.hint) from error
+
+
+def _ratio(text: str) -> float:
+    """Raises ``UsageError`` for what is no ratio as from 1."""
+    try:
+        ratio = float(text.removesuffix("x"))
+    except ValueError:
+        ratio = 0.0
+    if not 1 <= ratio < float("inf"):
+        raise UsageError(f"--min-speedup {text}: expected a ratio, at least 1", hint="as in: --min-speedup 1.1")
+    return ratio
