@@ -94,13 +94,13 @@ def test_what_holds_is_verified_and_what_was_lost_is_not(place: Place) -> None:
     place = Place(place.folder, WITH_SHORT_WINDOWS)
     place.write(TRAIN, "train.py")
     profile(place.folder, {"pace": 2})
-    held = verify(place, "--min-speedup", "1.5")
+    held = verify(place, "--min-speedup", "1.5", "--budget", "2m")
     assert held.returncode == ExitCode.OK, held.stdout
     told = r"^  1\.[89]\dx the speed, 95% interval .*, where 1.5x is asked for; when it was"
     assert re.search(told, held.stdout, re.MULTILINE)
     [folder] = re.findall(r"in (\S*autotune-verify-\S+)", held.stdout)
     assert not Path(folder).exists(), "what is verified leaves nothing"
     place.write(TRAIN.replace("int(sys.argv[1])", "4"), "train.py")
-    lost = verify(place)
+    lost = verify(place, "--budget", "2m")
     assert lost.returncode in (ExitCode.NOT_VERIFIED, ExitCode.CANNOT_TELL), lost.stdout
     assert lost.returncode == ExitCode.NOT_VERIFIED or "disturbed" in lost.stdout
