@@ -35,3 +35,12 @@ def declare_script(parser: argparse.ArgumentParser, folder: str = "./autotune-SC
 def declare_ranks(parser: argparse.ArgumentParser) -> None:
     """In how many processes the script trains."""
     parser.add_argument("--ranks", metavar="N", help="train in N processes on this host, as torchrun does (default 1)")
+
+
+def declare_profile(parser: argparse.ArgumentParser) -> None:
+    """Which profile of which file is applied to what: for every verb that takes a best.json and a script."""
+    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="the training script (default: the study's)")
+    parser.add_argument("-m", "--module", metavar="NAME", help="a module instead of a script")
+    parser.add_argument("--config", required=True, metavar="FILE", help="a best.json, or the folder of its study")
+    parser.add_argument("--device", default=AUTO, help=f"{AUTO} (default), {spellings()}")
+    declare_trust(parser, "let the file choose the script and its arguments without asking")

@@ -12,13 +12,13 @@ from dataclasses import replace
 
 from tuner.cli.best_json import content_of, file_of
 from tuner.cli.chosen_profile import changes_of, check_config, device_of, knowledge_of, script_of
+from tuner.cli.options import declare_profile
 from tuner.cli.printable import printable
 from tuner.cli.script import ranks
-from tuner.cli.trust import declare_trust
 from tuner.cli.verb import Subparsers
 from tuner.devices.cpu import host_devices
 from tuner.devices.host import usable_cores
-from tuner.devices.present import AUTO, devices, kind_of, spellings
+from tuner.devices.present import AUTO, devices, kind_of
 from tuner.errors import ProfileError, UsageError
 from tuner.export import profile as profiles
 from tuner.formatting import config_text, count_text, device_text, gain_text
@@ -44,10 +44,7 @@ def add_parser(verbs: Subparsers) -> None:
         " without measuring it. The arguments are those of the study unless others follow --. Under a launcher"
         " (torchrun --no-python autotune run ...) each rank applies the profile by itself.",
     )  # fmt: skip
-    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="the training script (default: the study's)")
-    parser.add_argument("-m", "--module", metavar="NAME", help="a module instead of a script")
-    parser.add_argument("--config", required=True, metavar="FILE", help="a best.json, or the folder of its study")
-    parser.add_argument("--device", default=AUTO, help=f"{AUTO} (default), {spellings()}")
+    declare_profile(parser)
     parser.add_argument(
         "--strict", action="store_true",
         help="refuse to run if the script or the software has changed; end, with status 7, if a knob takes no effect",
@@ -65,7 +62,6 @@ def add_parser(verbs: Subparsers) -> None:
         help="3: the larger effective batch that was proven to reach a loss sooner, which changes the optimisation"
         " (default 2: the fastest config that keeps the effective batch)",
     )  # fmt: skip
-    declare_trust(parser, "let the file choose the script and its arguments without asking")
 
 
 def run(arguments: argparse.Namespace) -> int:

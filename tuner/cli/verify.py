@@ -15,6 +15,7 @@ from rich.console import Console
 
 from tuner.cli.best_json import content_of, file_of
 from tuner.cli.chosen_profile import changes_of, check_config, device_of, knowledge_of, script_of
+from tuner.cli.options import declare_profile
 from tuner.cli.planning import check_writable, make_plan, set_aside
 from tuner.cli.printable import printable
 from tuner.cli.quantities import parse_seconds
@@ -22,10 +23,9 @@ from tuner.cli.script import warn_of_secrets
 from tuner.cli.settings import Settings, gather, typed_keys
 from tuner.cli.signals import stopping_on_signals
 from tuner.cli.study import sampler_of
-from tuner.cli.trust import declare_trust, vouch_for_settings
+from tuner.cli.trust import vouch_for_settings
 from tuner.cli.verb import Subparsers
 from tuner.devices.host import usable_cores
-from tuner.devices.present import AUTO, spellings
 from tuner.errors import ExitCode, ProfileError, StorageError, UsageError
 from tuner.export import profile as profiles
 from tuner.export.profile import Profile
@@ -57,10 +57,7 @@ def add_parser(verbs: Subparsers) -> None:
         " study: for a build or a nightly job. Exit status 0: it is still proven to be faster; 9: it isn't, doesn't"
         " work or learns worse; 10: that can't be told. The arguments are those of the study unless others follow --.",
     )  # fmt: skip
-    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="the training script (default: the study's)")
-    parser.add_argument("-m", "--module", metavar="NAME", help="a module instead of a script")
-    parser.add_argument("--config", required=True, metavar="FILE", help="a best.json, or the folder of its study")
-    parser.add_argument("--device", default=AUTO, help=f"{AUTO} (default), {spellings()}")
+    declare_profile(parser)
     parser.add_argument(
         "--min-speedup", default="1", metavar="RATIO", help="how many times as fast it has to be at least (default 1)"
     )
@@ -74,7 +71,6 @@ def add_parser(verbs: Subparsers) -> None:
     parser.add_argument(
         "--study", metavar="DIR", help="where what it measures is kept (default: only where it isn't verified)"
     )
-    declare_trust(parser, "let the file choose the script and its arguments without asking")
 
 
 def run(arguments: argparse.Namespace) -> int:
