@@ -93,3 +93,32 @@ def test_a_batch_size_is_left_out_where_a_compiled_loss_is_divided_by_as_many_ro
     assert facts["as_written"]["batch_size"] == ROWS
     left_out = facts["left_out"].get("batch_size", "")
     assert ("itself divides a sum by 8, the rows of a batch" in left_out) is told, facts["left_out"]
+
+
+@pytest.mark.parametrize("kind", ["layer", pytest.param("step", marks=pytest.mark.slow)])  # as that one
+def test_a_batch_size_is_kept_where_a_mask_has_as_many_positions(begin: Callable[..., Trial], kind: str) -> None:
+    """Sequences of 32 in batches of 32: what a layer draws for each position, and a mask, were taken for rows."""
+    import tensorflow as tf
+
+    k, rows = keras(), 32
+
+    class Attention(k.layers.Layer):  # type: ignore[misc, name-defined]  # Keras is imported late
+        def call(self, x: Any) -> Any:
+            later = 1 - tf.linalg.band_part(tf.ones((rows, rows)), -1, 0)
+            x = x + 0.1 * (tf.random.normal((rows, 4)) if kind == "layer" else 1.0)
+            return tf.matmul(tf.nn.softmax(tf.matmul(x, x, transpose_b=True) - 1e9 * later), x)
+
+    class Own(k.Model):  # type: ignore[misc, name-defined]  # as above
+        def train_step(self, given: Any) -> Any:
+            return super().train_step(given)
+
+    trial = begin()
+    words = k.Input((rows,))
+    found = k.layers.Dense(1)(k.layers.Flatten()(Attention()(k.layers.Embedding(9, 4)(words))))
+    made = (Own if kind == "step" else k.Model)(words, found)
+    made.compile("sgd", "mse")
+    x, y = arrays(64)
+    made.fit(x @ x[:rows].T, y, batch_size=rows, verbose=0)
+    facts = trial.end()
+    assert facts["as_written"]["batch_size"] == rows
+    assert "batch_size" not in facts["left_out"], facts["left_out"]

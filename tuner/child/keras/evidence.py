@@ -214,7 +214,7 @@ class Observation:
         if self._sets_rate(call):
             left_out["lr_scale"] = OWN_RATE
         if own_kinds(call.model) or has_own_loss(call.model):  # a layer may add one
-            left_out |= steps.literal_rows()
+            left_out |= steps.literal_rows(is_own=call.custom_step)
         if call.custom_step:
             left_out["grad_accumulation"] = OWN_LOSS
         elif reduction != "mean":

@@ -383,11 +383,11 @@ class StepWatch:
         """What the training step was traced into, on TensorFlow."""
         return list(self.step_function._list_all_concrete_functions()) if self.step_function is not None else []
 
-    def literal_rows(self) -> dict[str, str]:
+    def literal_rows(self, *, is_own: bool) -> dict[str, str]:
         """Why another batch size wouldn't reach all of a step, by its knob, where TensorFlow's graph shows that."""
         step, rows = self.step_function, self.largest_batch
-        why = literal_rows_of_step(sys.modules["tensorflow"], step, rows) if step is not None and rows else ""
-        return {"batch_size": why} if why else {}
+        found = literal_rows_of_step(sys.modules["tensorflow"], step, rows, is_own=is_own) if step and rows else ""
+        return {"batch_size": found} if found else {}
 
     @property
     def largest_batch(self) -> int:

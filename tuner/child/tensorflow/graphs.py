@@ -139,8 +139,9 @@ def draws(tf: ModuleType, graph: Traced, rows: int) -> list[str]:
         if source is None or source.op != "Const":
             continue
         shape = tf.make_ndarray(source.attr["value"].tensor)
-        # A filled vector of as many elements is as often one an output as one a sample.
-        if shape.ndim == 1 and shape.size >= (2 if node.op == "Fill" else 1) and int(shape[0]) == rows:
+        # A filled vector of as many elements is as often one an output as one a sample; a square is a mask.
+        is_rows = shape.ndim == 1 and shape.size > 0 and int(shape[0]) == rows
+        if is_rows and (node.op != "Fill" or bool((shape != rows).any())):
             names.append(node.name)
     return names
 

@@ -27,21 +27,27 @@ def literal_rows(functions: FunctionWatch, rows: int, *, retrace: bool) -> str:
     return ""
 
 
-def literal_rows_of_step(tf: ModuleType, step: Function, rows: int) -> str:
-    """As ``literal_rows``, of the step that Keras traces; it is traced once more where it knows its batch's size."""
+def literal_rows_of_step(tf: ModuleType, step: Function, rows: int, *, is_own: bool) -> str:
+    """As ``literal_rows``, of the step that Keras traces; it is traced once more where it knows its batch's size.
+
+    ``is_own``: whether it is the script's. In Keras' own layers and losses may draw for each position, or mask, what
+    is as long as a batch by chance; what they draw for each row fails with another batch.
+    """
     example: ConcreteFunction = next(iter(step._list_all_concrete_functions()))
     args, kwargs = example.structured_input_signature
     widened = tf.nest.map_structure(lambda spec: _widened(tf, spec, rows), (args, kwargs))
     if widened == (args, kwargs):
-        return _why(tf, [example.graph], rows)
+        return _why(tf, [example.graph], rows, draw=is_own)
     try:
-        return _why(tf, [step._clone(None).get_concrete_function(*widened[0], **widened[1]).graph], rows)
+        wider = step._clone(None).get_concrete_function(*widened[0], **widened[1])
+        return _why(tf, [wider.graph], rows, draw=is_own)
     except Exception:
         return ""  # a partial batch would fail as well; the trial will tell
 
 
-def _why(tf: ModuleType, graphs: Sequence[Graph], rows: int) -> str:
-    drawn = [name for graph in graphs for name in draws(tf, graph, rows)]
+def _why(tf: ModuleType, graphs: Sequence[Graph], rows: int, *, draw: bool = True) -> str:
+    """``draw``: whether they may draw rows."""
+    drawn = [name for graph in graphs for name in draws(tf, graph, rows)] if draw else []
     if drawn:
         return f"the training step itself draws tensors of {rows} rows ({drawn[0]})"
     divided = [name for graph in graphs for name in divides(tf, graph, rows)] if rows > 1 else []
