@@ -21,10 +21,10 @@ from ..sources import TrainingSources
 from . import starting
 from .batches import asked_for, is_on_device, is_pinned, leading_dimension, ready_rows, shows_one, tokens_of
 from .copies import KEPT, CopyWatch, refusals
-from .datasets import length, reference, shards_itself
+from .datasets import length, shards_itself
 from .fetching import FetchWaits, unwatched
 from .lasting import LastingWorkers
-from .loader_places import LOADER_KNOBS, Fetched, Loader, as_written, by_name, drop_for_none, other_size, unsized
+from .loader_places import LOADER_KNOBS, Fetched, Loader, as_written, by_name, drop_for_none, other_size, stands_for
 from .made_iterators import MadeIterators
 from .own_loaders import OwnLoaders
 from .queues import ready_batches
@@ -173,17 +173,15 @@ class LoaderWatch:
             entry.map_style = not isinstance(dataset, self.torch.utils.data.IterableDataset)
             entry.dataset_len = length(dataset) if entry.map_style else None
             starting.look_at(self.session, entry, given)
-        entry.is_made(reference(dataset), unsized(self.torch, given))
+        entry.is_made(self.torch, loader, given)
         self._of_object[loader] = entry
         return entry
 
     def _known_entry(self, stack: str, dataset: object, given: Arguments) -> Loader | None:
         """The loader that this one stands for: the same data wrapped by a library, or the same line an epoch later."""
-        if inside_library():
-            # accelerate, Fabric and Lightning make a loader anew around the same dataset: it stays the same loader.
-            for entry in reversed(list(self.sources)):
-                if entry.dataset() is dataset:
-                    return entry
+        # accelerate, Fabric and Lightning make a loader anew around the same dataset: it stays the same loader.
+        if inside_library() and (wrapped := stands_for(self.sources, given)) is not None:
+            return wrapped
         made_here = self.sources.at(stack)
         for entry in made_here:
             if entry.iterated and entry.written == as_written(given):

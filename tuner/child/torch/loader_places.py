@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Generic, NamedTuple
@@ -17,6 +17,7 @@ from ..records import Value
 from ..session import Session
 from ..sources import DataSource
 from .batches import Asked
+from .datasets import reference
 from .types import Arguments, DataLoader, LoaderIterator, Result
 
 LOADER_KNOBS = ("batch_size", "num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
@@ -30,7 +31,8 @@ class Loader(DataSource):
     were. ``live``: knob → what the newest iterator works with. ``made``: how many loaders were, the newest of them at
     ``made_s``, by ``time.perf_counter``. ``dataset_len``:
     samples of a map-style dataset. ``asked``: counts those of an iterable one.
-    ``newest``: a weak reference to the newest iterator. ``anew``: iterations that began with a loader of their own.
+    ``loader``, ``newest``: weak references to the newest loader, and iterator. ``anew``: iterations that began with a
+    loader of their own.
     ``made_first``: how many loaders were made before the first of them.
     ``refused_beside``: as ``refused``, beside threads of JAX's.
     ``has_context``: whether the script says how its workers start. ``starts_anew``: whether the config has added some,
@@ -49,17 +51,19 @@ class Loader(DataSource):
     dataset_len: int | None = None
     map_style: bool = True
     asked: Asked = field(default_factory=Asked)
+    loader: Callable[[], DataLoader | None] = lambda: None
     newest: Callable[[], LoaderIterator | None] = lambda: None
     anew: int = 0
     made_first: int = 0
     first: str = ""
     _begun: ByIdentity[bool] = field(default_factory=ByIdentity)
 
-    def is_made(self, dataset: Callable[[], object], unsized: str) -> None:
-        """A loader is made here, or by a library in its place. ``unsized``: why its batch size can't be turned."""
-        self.dataset, self.made, self.made_s = dataset, self.made + 1, time.perf_counter()
-        if unsized:
-            self.refused.setdefault("batch_size", unsized)
+    def is_made(self, torch: ModuleType, loader: DataLoader, given: Arguments) -> None:
+        """A loader is made here, or by a library in its place."""
+        self.dataset, self.made, self.made_s = reference(given.get("dataset")), self.made + 1, time.perf_counter()
+        self.loader = weakref.ref(loader)
+        if why := _unsized(torch, given):
+            self.refused.setdefault("batch_size", why)
 
     def begins_with(self, loader: DataLoader, iterator: LoaderIterator) -> None:
         """This loader begins an iteration."""
@@ -111,7 +115,28 @@ def by_name(signature: inspect.Signature, given: Arguments) -> Arguments:
     return flat
 
 
-def unsized(torch: ModuleType, given: Arguments) -> str:
+def stands_for(entries: Iterable[Loader], given: Arguments) -> Loader | None:
+    """That in whose place a library makes a loader of these arguments, around the same dataset; None for none.
+
+    Of several, as of a split by samplers, the one whose sampler it is given, else one with as large batches.
+    """
+    around = [entry for entry in reversed(list(entries)) if entry.dataset() is given.get("dataset")]
+    held = [getattr(entry.loader(), "__dict__", {}) for entry in around]
+    size, samplers = as_written(given)["batch_size"], _samplers(given)
+    by_sampler = [entry for entry, of in zip(around, held, strict=True) if samplers & _samplers(of)]
+    by_size = [entry for entry, of in zip(around, held, strict=True) if of and as_written(of)["batch_size"] == size]
+    return next(iter([*by_sampler, *by_size, *around]), None)
+
+
+def _samplers(given: Mapping[str, Any]) -> set[int]:
+    """Identities of what a loader's samples are drawn by; a batch sampler may wrap another one."""
+    batches = given.get("batch_sampler")
+    within = getattr(batches, "__dict__", {})
+    found = given.get("sampler"), batches, within.get("sampler"), within.get("batch_sampler")
+    return {id(each) for each in found if each is not None}
+
+
+def _unsized(torch: ModuleType, given: Arguments) -> str:
     """Why the batches of a loader have no size to turn; "" where they have. Opacus draws each sample by chance, with a
     share that it takes of the script's own loader, and from which it tells how private the training is.
     """

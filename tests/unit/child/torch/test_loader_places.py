@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import sysconfig
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.torch_trials import begin
-from torch.utils.data import DataLoader
+import torch
+from support.torch_trials import begin, seeded_model
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
 from tuner.child.torch.loader_places import Loader
 
@@ -58,3 +61,48 @@ def test_loaders_without_a_hash_train_as_written_and_are_told_apart(begin: Any) 
     assert [(loader["made"], loader["fetches"]) for loader in facts["loaders"]] == [(1, 8), (1, 16)]
     del made
     gc.collect()
+
+
+def anew_by_a_library(*loaders: Any) -> list[Any]:
+    """The same loaders as a library makes them anew, and as accelerate does."""
+    names: dict[str, Any] = {"DataLoader": DataLoader}
+    source = "def anew(loader):\n    return DataLoader(loader.dataset, batch_sampler=loader.batch_sampler)\n"
+    exec(compile(source, f"{sysconfig.get_path('purelib')}/library/loaders.py", "exec"), names)
+    return [names["anew"](loader) for loader in loaders]
+
+
+def anew_by_accelerate(*loaders: Any) -> list[Any]:
+    import accelerate
+
+    return list(accelerate.Accelerator(cpu=True).prepare(*loaders))
+
+
+@pytest.mark.usefixtures("torch_settings_kept")
+@pytest.mark.parametrize("anew", [
+    anew_by_a_library, pytest.param(anew_by_accelerate, marks=pytest.mark.slow),  # as that; its import takes 3 s
+])  # fmt: skip
+@pytest.mark.parametrize("sizes", [(4, 12), (4, 4)])
+def test_a_loader_that_a_library_makes_anew_stands_for_the_one_with_its_sampler(
+    begin: Any, sizes: tuple[int, int], anew: Callable[..., list[Any]]
+) -> None:
+    """Two loaders draw from the same data, as of a split by samplers: all that accelerate made counted as the second's,
+    and a config that was to keep batches of 4 trained on batches of 12.
+    """
+    trial = begin()
+    data = TensorDataset(torch.arange(36.0)[:, None])
+    parts = SubsetRandomSampler(range(24)), SubsetRandomSampler(range(24, 36))
+    written = [DataLoader(data, size, sampler=part) for size, part in zip(sizes, parts, strict=True)]
+    training, validation = anew(*written)
+    model, optimizer = seeded_model()
+    for _ in range(4):
+        for (x,) in training:
+            optimizer.zero_grad()
+            model(x.expand(-1, 5)).mean().backward()
+            optimizer.step()
+        with torch.no_grad():
+            for (x,) in validation:
+                model(x.expand(-1, 5))
+    facts = trial.end()
+    assert [loader["fetches"] for loader in facts["loaders"]] == [4 * 24 // sizes[0], 4 * 12 // sizes[1]]
+    assert facts["training_loaders"] == [facts["loaders"][0]["key"]]
+    assert facts["as_written"]["batch_size"] == sizes[0]
