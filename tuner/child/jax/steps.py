@@ -178,7 +178,7 @@ class StepWatch:
             clock.validation_begins(function)
         finally:
             self._due = None
-        if clock.validating and function.name not in self.apart:
+        if clock.validating and since >= clock.recurring.fewest_steps and function.name not in self.apart:
             self.apart.append(function.name)
 
     def _call_ended(
