@@ -170,7 +170,7 @@ def _on_device_document(comparison: Comparison, number: int) -> dict[str, Any]:
         "cores": circumstances.cores, "ranks": profile.ranks, "devices": profile.devices,
         "script": {**asdict(circumstances.script), "argv": list(masked(circumstances.script.argv))},
         "environment": dict(circumstances.software), "objective": profile.objective, "edited": profile.edited,
-        "config": dict(profile.config),
+        "config": dict(profile.config), "cannot_tell": profile.cannot_tell,
         "speedup": asdict(profile.speedup) if profile.speedup is not None else None,
         "runs": profile.runs, "unranked": str(doubt) if doubt is not None else None, "price_per_hour": per_hour,
         "baseline": _loop_document(profile.written, per_hour), "winner": _loop_document(profile.winner, per_hour),

@@ -73,7 +73,8 @@ class OnDevice:
     that can't be told. ``energy_unknown`` says of ``HOST`` and ``DEVICE`` why no joules of theirs are known, None
     where an earlier version didn't say. ``ranks``: so many processes trained together, whose rates are added up.
     ``devices``: so many of one process. ``disturbed`` says for people what disturbed the finals' rounds where too few
-    were calm, so that the figures are those of all and prove nothing; "" where enough were.
+    were calm, so that the figures are those of all and prove nothing; "" where enough were. ``cannot_tell`` says so why
+    it isn't known that nothing is faster; "" where it is, something is, or an earlier version didn't say.
     """
 
     place: str
@@ -92,6 +93,7 @@ class OnDevice:
     ranks: int = 1
     devices: int = 1
     disturbed: str = ""
+    cannot_tell: str = ""
 
     @property
     def applied(self) -> LoopFigures | None:

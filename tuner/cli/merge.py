@@ -67,6 +67,7 @@ def _last_named(places: Sequence[str]) -> list[str]:
 def _line(entry: Entry) -> str:
     profile = entry.profile
     shown = shown_name(profile.device, profile.cores) + ranks_text(profile.ranks, profile.devices)
-    answer = config_text(profile.config) if profile.config else "keep your config"
+    kept = f"can't tell: {profile.cannot_tell}" if profile.cannot_tell else "keep your config"
+    answer = config_text(profile.config) if profile.config else kept
     origin = f"{entry.place}, in place of that of {entry.instead_of}" if entry.instead_of else entry.place
     return f"{profile.device.label}: {shown}: {answer} ({origin})"

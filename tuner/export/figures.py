@@ -58,6 +58,7 @@ def _on_device(profile: Profile, document: Mapping[str, Any], place: str) -> OnD
         ranks=profile.ranks,
         devices=profile.devices,
         disturbed=_disturbed(document.get("candidate")),
+        cannot_tell=profile.cannot_tell,
     )
 
 

@@ -60,6 +60,8 @@ def _name(number: int) -> str:
 def _answer(profile: OnDevice) -> str:
     if profile.config:
         return f"faster: {config_text(profile.config)}"
+    if profile.cannot_tell:
+        return f"can't tell: {profile.cannot_tell}"
     held = f" in {count_text(profile.runs, 'run')} of each" if profile.runs else ": there were no finals"
     return f"keep your config: nothing was proven to be faster{held}"
 

@@ -79,18 +79,21 @@ def test_of_two_devices_of_one_name_the_last_result_is_told(
     ("disturbed", "label", "told"),
     [(0, "", "keep your config"), (2, "", "can't tell"), (2, LATER, "keep your config")],
 )
-def test_the_list_of_studies_answers_as_the_summary_does(
+def test_every_verb_answers_as_the_summary_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], disturbed: int, label: str, told: str
 ) -> None:
-    """Of a search that others disturbed it said to keep the config, where the summary can't tell."""
+    """Of a search that others disturbed they said to keep the config, where the summary can't tell."""
     own = studied(tmp_path)
     assert own.winner is not None
     judged = replace(own.winner, verdict=Verdict.KEEP_BASELINE, label=label)
     result = replace(own, winner=judged, disturbed=disturbed)
     (tmp_path / PROFILE.file_name).write_bytes(merged(None, profile_of(result), "best.json"))
-    assert main(["studies", str(tmp_path)]) == 0
-    assert told in capsys.readouterr().out
     assert summary(result, {}, "").startswith(f"{told}: ")
+    best = str(tmp_path / PROFILE.file_name)
+    for verb in (["studies", str(tmp_path)], ["compare", best], ["merge", best, "--out", str(tmp_path / "fleet.json")]):
+        assert main(verb) == 0
+        said = capsys.readouterr().out
+        assert told in said and len([line for line in ("can't tell", "keep your config") if line in said]) == 1, verb
 
 
 def test_a_hint_is_told_as_nothing_proven(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
