@@ -14,7 +14,7 @@ from enum import StrEnum
 from tuner.analysis.contention import MOVED, Host, contamination_of
 from tuner.analysis.gain import runs_as_written
 from tuner.knowledge import Knowledge
-from tuner.model import BASELINE, Config, Measurement, Side, Trial
+from tuner.model import BASELINE, Config, Measurement, Side, Trial, baseline_of
 from tuner.space.resolved import ResolvedSpace
 
 INPUT_SHARE = 0.15
@@ -97,12 +97,13 @@ def sides(knowledge: Knowledge) -> dict[Side, Config]:
 
 
 def find_bottleneck(
-    real: Measurement, measured: Mapping[Side, Measurement], host: Host | None = None
+    real: Measurement, measured: Mapping[Side, Measurement], host: Host | None = None, loaders: int = 1
 ) -> Bottleneck:
     """From the real loop and the sides that were measured; those in another unit than the real loop don't count.
 
     What was disturbed, by what the ``host`` allows, shows neither that a wait costs nothing nor that steps cost more
-    than their samples; neither does what may be an error of the readings.
+    than their samples; neither does what may be an error of the readings. ``loaders``: so many feed the training. Where
+    there are several, the loader side is the one that is asked first, and says nothing of what the others take.
     """
     alike = {side: measurement for side, measurement in measured.items() if measurement.unit == real.unit}
     compute, loader = alike.get(Side.COMPUTE), alike.get(Side.LOADER)
@@ -122,7 +123,7 @@ def find_bottleneck(
         disturbed=next(filter(None, causes), ""),
         on_host=on_host,
         hides_its_wait=not (on_host or of_real or of_compute) and compute is not None and _is_free(real, compute),
-        most_input_share=_most_input_share(real, loader, host.cores) if host is not None and on_host else 1.0,
+        most_input_share=_most_input_share(real, loader, host.cores) if host and on_host and loaders == 1 else 1.0,
     )
     if bottleneck.input_share >= INPUT_SHARE:
         return replace(bottleneck, bound=Bound.INPUT)
@@ -164,9 +165,11 @@ def bottleneck_of(trials: Iterable[Trial], host: Host | None = None) -> Bottlene
     None where either is lacking. ``host``: see ``find_bottleneck``.
     """
     trials = list(trials)
-    real = next((run.measurement for run in runs_as_written(trials)), None)
+    real, written = next((run.measurement for run in runs_as_written(trials)), None), baseline_of(trials)
     measured = {t.side: t.measurement for t in trials if t.side is not None and t.measurement is not None}
-    return find_bottleneck(real, measured, host) if real is not None and measured else None
+    if real is None or not measured or written is None or written.outcome is None:
+        return None
+    return find_bottleneck(real, measured, host, len(written.outcome.knowledge.training_loaders))
 
 
 def worth_turning(bottleneck: Bottleneck, space: ResolvedSpace) -> tuple[str, ...]:

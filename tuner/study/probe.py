@@ -69,7 +69,8 @@ def probe(
         chosen = plan.spaces.chosen(knowledge, placeholders, selected_names(plan.selection))
         space = resolve(chosen, known, selection=plan.selection)
         measured = _measure(knowledge, lambda side, config: run(SIDE_TEXT[side], config, side.in_child))
-        return find_bottleneck(real.measurement, measured, plan.host), space, _headroom(plan, real.measurement)
+        found = find_bottleneck(real.measurement, measured, plan.host, len(real.knowledge.training_loaders))
+        return found, space, _headroom(plan, real.measurement)
 
 
 def _undisturbed(plan: StudyPlan, runner: Runner, request: TrialRequest, stop: threading.Event) -> Outcome:
