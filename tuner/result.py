@@ -183,7 +183,8 @@ class StudyResult:
     def untellable(self) -> bool:
         """Whether screens compare losses alone, and the script shows none: what needs one is left open."""
         written, limits = baseline_of(self.trials), self.study.limits
-        compares = limits.max_loss_increase is not None and not (limits.max_metric_drop or limits.max_metric_rise)
+        bounds = (limits.max_loss_increase, limits.min_sample_efficiency)
+        compares = bounds != (None, None) and not (limits.max_metric_drop or limits.max_metric_rise)
         return compares and written is not None and written.outcome is not None and gives_no_loss(written.outcome)
 
     @property

@@ -23,7 +23,7 @@ from tuner.runner.request import ByTurns, TrialRequest
 from tuner.search.structured import StructuredSampler
 from tuner.study.run import run_study
 
-BF16 = Config(precision="bf16")
+BF16, LIMITS = Config(precision="bf16"), AccuracyLimits(samples=600)
 
 
 class SlowScreens(Turning):
@@ -67,12 +67,13 @@ class Reporting(SlowScreens):
 
 
 def studied(
-    folder: Path, screen_s: float, budget_s: float, *names: str, machine: type[SlowScreens] = SlowScreens
+    folder: Path, screen_s: float, budget_s: float, *names: str, machine: type[SlowScreens] = SlowScreens,
+    accuracy: AccuracyLimits = LIMITS,
 ) -> tuple[StudyResult, SlowScreens, list[Event]]:
     runner, events = machine(screen_s), list[Event]()
     plan = worlds.plan(
         folder, selection=names or ("precision",), budget_s=budget_s, finals_rounds=5, finalists=1, trials=6,
-        accuracy=AccuracyLimits(samples=600),
+        accuracy=accuracy,
     )  # fmt: skip
     result = run_study(
         plan, runner, StructuredSampler(), events.append, threading.Event(), clock=lambda: runner.now
@@ -109,9 +110,12 @@ def test_a_screen_that_was_ended_goes_on_with_more_time_where_it_was(tmp_path: P
     assert len(screens) == len(set(screens))
 
 
-def test_a_loop_that_shows_no_loss_is_promised_no_proof_by_more_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "limits", [LIMITS, replace(LIMITS, max_loss_increase=None, efficiency_alone=True)], ids=["both", "efficiency"]
+)
+def test_a_loop_that_shows_no_loss_is_promised_no_proof_by_more_time(tmp_path: Path, limits: AccuracyLimits) -> None:
     """With the budget that was named its screen found no loss, and nothing was proven."""
-    result, _, events = studied(tmp_path, 10_000.0, 300.0, machine=Reporting)
+    result, _, events = studied(tmp_path, 10_000.0, 300.0, machine=Reporting, accuracy=limits)
     assert result.best is not None and result.best.config == BF16
     assert result.lacked_time is None and not any("with --budget" in note.text for note in of(events, Noted))
     assert summary(result, {}, "").startswith("not proven: a screen can't tell how it learns")
