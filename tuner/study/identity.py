@@ -41,7 +41,8 @@ def identity_of(plan: StudyPlan) -> dict[str, Any]:
         "script.argv": list(masked(plan.script.argv)),
         "space.selection": sorted(plan.selection),
         "space.pinned": {name: plan.pinned[name] for name in sorted(plan.pinned)},
-        **next(({SPACE_FILE: space.sha256} for space in plan.spaces.declared if space.sha256), {}),
+        # Also of a study without such a file, so that it doesn't go on with one.
+        SPACE_FILE: next((space.sha256 for space in plan.spaces.declared if space.sha256), ""),
         "effective_batch": plan.effective_batch,
         # Earlier studies had every watch, and say nothing of it.
         **({"without": [str(watch) for watch in sorted(plan.without)]} if plan.without else {}),
