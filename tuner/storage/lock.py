@@ -80,11 +80,21 @@ class _FileLock:
 
 def born(pid: int) -> str:
     """When the process started, in ticks since boot: a pid is given again. "" where that isn't told."""
+    return (_told(pid)[19:20] or [""])[0]
+
+
+def has_ended(pid: int) -> bool:
+    """Whether the process is dead, and nobody has waited for it: its pid can still be sent signals."""
+    return _told(pid)[:1] in (["Z"], ["X"])
+
+
+def _told(pid: int) -> list[str]:
+    """The fields of ``/proc/PID/stat`` behind the program's name; none where that isn't told."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[19].decode("ascii", "replace")
-    except (OSError, IndexError):
-        return ""
+            return file.read().rpartition(b")")[2].decode("ascii", "replace").split()
+    except OSError:
+        return []
 
 
 def _holder(descriptor: int) -> str:

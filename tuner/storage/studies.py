@@ -16,7 +16,7 @@ from tuner.errors import StorageError
 from tuner.model import Trial
 from tuner.storage.database import Repository, StudyRecord, TrialState, holds_results, storage_error
 from tuner.storage.folder import DATABASE, LOCK, trial_numbers
-from tuner.storage.lock import FolderLock, born
+from tuner.storage.lock import FolderLock, born, has_ended
 
 _DEEPEST = 4
 """Folders that lie deeper below the one that is searched aren't looked into: a dataset's tree holds millions."""
@@ -137,6 +137,8 @@ def _is_held(folder: Path) -> bool:
             return False  # of a signal it would mean a group of processes
         if (began := holder.get("born")) and born(pid) not in ("", began):
             return False  # the pid of one that was killed, which another process has by now, maybe another user's
+        if has_ended(pid):
+            return False
         os.kill(pid, 0)
     except PermissionError:
         return True

@@ -14,7 +14,7 @@ import pytest
 
 from tuner.storage.database import Repository
 from tuner.storage.folder import DATABASE, LOCK
-from tuner.storage.lock import FolderLock
+from tuner.storage.lock import FolderLock, born
 from tuner.storage.studies import read_study
 
 
@@ -64,6 +64,18 @@ def test_a_lock_that_names_no_process_is_held_by_none(study: Path, pid: str) -> 
     """Of a number that no process can have autotune trials ended with a traceback."""
     (study / LOCK).write_text(f'{{"host": {json.dumps(socket.gethostname())}, "pid": {pid}}}')
     assert read_study(study).state == "stopped"
+
+
+def test_a_killed_study_that_nobody_has_waited_for_is_stopped(study: Path) -> None:
+    """In a container whose first process waits for none of its children it was told as running for good."""
+    process = subprocess.Popen(["sleep", "100"])
+    holder = {"host": socket.gethostname(), "pid": process.pid, "born": born(process.pid)}
+    (study / LOCK).write_text(json.dumps(holder))
+    assert read_study(study).state == "running"
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert read_study(study).state == "stopped"
+    process.wait()
 
 
 def _forbidden(pid: int, number: int) -> None:
