@@ -13,7 +13,7 @@ from tuner.analysis.accuracy import Screened
 from tuner.analysis.comparison import NO_PROOF, choose_candidates, contest_of, decide, failed_in
 from tuner.analysis.gain import WORTH_HAVING
 from tuner.analysis.larger_batches import USUAL_NOISE, likely_efficiency, noise_of
-from tuner.analysis.learning import time_to_loss
+from tuner.analysis.learning import gives_no_loss, time_to_loss
 from tuner.analysis.loss_checks import sample_efficiency
 from tuner.analysis.schedule import CONFIDENCE, Schedule, opening_share
 from tuner.analysis.stats import Noninferiority
@@ -205,8 +205,10 @@ def _screens(study: StudyContext, candidates: Sequence[Trial]) -> dict[int, Scre
 def _unfit(study: StudyContext, candidates: Sequence[Trial], told: dict[int, Screened]) -> LargerBatch:
     """The fastest of those that no finals follow for, and why."""
     screened = {trial.number: trial for trial in candidates if trial.number in told}
+    written = study.baseline.outcome if study.baseline is not None else None
+    late = UNTOLD if written is not None and gives_no_loss(written) else UNCOMPARED
     if not screened:
-        return _single(study, candidates[0], UNCOMPARED)
+        return _single(study, candidates[0], late)
 
     def hopes(number: int) -> tuple[bool, float]:
         return told[number].verdict is not Noninferiority.FAIL, _expected(study, screened[number], told[number])
@@ -218,7 +220,7 @@ def _unfit(study: StudyContext, candidates: Sequence[Trial], told: dict[int, Scr
     elif result.verdict is Noninferiority.FAIL:
         why = TOO_LITTLE if result.efficiency is not None else "it fails its screen"
     elif result.lacked_time:
-        why = UNCOMPARED
+        why = late
     else:
         why = UNTOLD if result.efficiency is None else "it isn't shown to learn enough from each sample for its speed"
     return _single(study, screened[number], why, result)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import worlds
+from support.overhead import Overhead, studied
 from support.ran import Ran, of
 
 from tuner.events import SpaceResolved
@@ -49,3 +51,27 @@ def test_it_is_free_where_the_effective_batch_is(tmp_path: Path) -> None:
 def test_a_script_that_asks_for_the_parts_itself_gets_them(tmp_path: Path) -> None:
     configs = asked(tmp_path, KEEP, grad_accumulation=1).configs
     assert {"batch_size": 16, "grad_accumulation": 2} in configs
+
+
+class Reporting(Overhead):
+    """One in which no framework is seen to train, and no loss."""
+
+    def outcome(self, config: Config, chance: random.Random, samples: float) -> Outcome:
+        outcome = super().outcome(config, chance, samples)
+        assert outcome.measurement is not None
+        return replace(outcome, measurement=replace(outcome.measurement, losses=()))
+
+
+@pytest.mark.parametrize("budget_s", [60.0, 100.0, None])
+def test_a_larger_batch_whose_loss_nobody_sees_is_promised_no_proof_by_more_time(
+    tmp_path: Path, budget_s: float | None
+) -> None:
+    """The same command with a larger --budget was said to go on, and came to a screen that can't tell."""
+    known = Knowledge(as_written={"batch_size": 32}, suggested=("batch_size",), unit="samples")
+    spaces = Spaces(load_spaces(AUTO), forced=False)
+    ran = studied(
+        tmp_path, Reporting(step_s=0.1, knowledge=known), spaces=spaces, selection=(), budget_s=budget_s, trials=8
+    )
+    larger = ran.result.larger
+    assert larger is not None and larger.gain > 1.5 and not larger.proven
+    assert larger.why == "its screen can't tell how it learns"
