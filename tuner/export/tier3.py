@@ -15,11 +15,14 @@ from tuner.result import StudyResult
 
 @dataclass(frozen=True)
 class Tier3:
-    """It read back. ``sooner`` is how many times sooner it reaches a loss, by the estimate; None where unknown."""
+    """It read back. ``sooner`` is how many times sooner it reaches a loss, by the estimate; None where unknown. ``why``
+    says for people why it isn't proven, "" where it is, or nobody says.
+    """
 
     config: Config
     verdict: Verdict
     sooner: float | None
+    why: str = ""
 
 
 def document_of(result: StudyResult) -> dict[str, Any] | None:
@@ -56,8 +59,10 @@ def read(document: object) -> Tier3 | None:
         raise ValueError("tier3: config must map knobs to values")
     if not config:
         raise ValueError("tier3: its config is empty")
-    sooner = document.get("time_to_loss")
-    return Tier3(Config(config), verdict, float(sooner["ratio"]) if sooner else None)
+    sooner, why = document.get("time_to_loss"), document.get("reason", "")
+    if not isinstance(why, str):
+        raise ValueError(f"tier3: its reason is {why!r:.60}, not a text")
+    return Tier3(Config(config), verdict, float(sooner["ratio"]) if sooner else None, why)
 
 
 def proven_in(document: object) -> Config | None:
@@ -81,8 +86,8 @@ def proven(tier3: Tier3 | None, device: str, place: str) -> Tier3:
         )
     raise ProfileError(
         f"{place} holds no proof of a larger effective batch (tier 3) for {device}: the best was"
-        f" {config_text(tier3.config)}",
-        hint=f"{without}; the study's own command with a larger --budget goes on, and may prove it",
+        f" {config_text(tier3.config)}{f'; {tier3.why}' if tier3.why else ''}",
+        hint=without,
     )
 
 

@@ -57,7 +57,9 @@ def test_what_is_not_proven_is_not_applied() -> None:
     for result, says in ((UNPROVEN, "no proof of a larger"), (replace(PROVEN, larger=None), "no larger effective")):
         with pytest.raises(ProfileError, match=says) as raised:
             of_tier_3(read_back(profile_of(result)), "best.json")
-        assert "leave out --tier 3" in raised.value.hint
+        assert "leave out --tier 3" in raised.value.hint and "--budget" not in raised.value.hint
+    with pytest.raises(ProfileError, match=r"no time left$"):  # what may help stands in the reason, where anything does
+        of_tier_3(read_back(profile_of(UNPROVEN)), "best.json")
 
 
 def test_a_file_of_an_earlier_version_has_none() -> None:
@@ -73,6 +75,7 @@ def test_a_file_of_an_earlier_version_has_none() -> None:
         [], "faster", 3, {}, {"config": {"batch_size": 64}}, {"config": {"batch_size": [64]}, "verdict": "improved"},
         {"config": {}, "verdict": "improved"}, {"config": {"batch_size": 64}, "verdict": "sooner"},
         {"config": {"batch_size": 64}, "verdict": "improved", "time_to_loss": {"low": 1.0}},
+        {"config": {"batch_size": 64}, "verdict": "keep-baseline", "reason": ["no time left"]},
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_named(tier3: Any) -> None:
