@@ -128,7 +128,8 @@ def space_lines(event: SpaceResolved) -> list[str]:
         texts = [f"[{_text(v)}]" if type(v) is type(own) and v == own else _text(v) for v in values]
         alone = " (beside these, for a larger effective batch)" if knob in event.larger else ""
         knobs.append(f"  {knob}: {' '.join(texts)}{alone}")
-    return [f"searching {event.size:,} configs (in brackets: as written):", *knobs]
+    searched = f"{event.size:,} configs" if event.size > 1 else "larger effective batches"
+    return [f"searching {searched} (in brackets: as written):", *knobs]
 
 
 def _text(value: object) -> str:

@@ -14,6 +14,7 @@ from support.ran import Ran, of
 from tuner.events import SpaceResolved
 from tuner.knowledge import BOTH, FREE, KEEP, Knowledge
 from tuner.model import Config, Outcome
+from tuner.progress.plain import space_lines
 from tuner.space.choose import Spaces
 from tuner.space.registry import AUTO, load_spaces
 
@@ -42,6 +43,8 @@ def test_no_batch_is_made_up_for_by_parts_that_nobody_adds_up(tmp_path: Path, ef
     [resolved] = of(ran.events, SpaceResolved)
     assert resolved.values.get("batch_size") == ((32, 64, 128, 256, 512) if effective_batch == BOTH else None)
     assert "it would change the effective batch" in ran.result.left_out["batch_size"].reason
+    told = "searching larger effective batches (in brackets: as written):"
+    assert space_lines(resolved)[0] == (told if effective_batch == BOTH else "nothing to search")
 
 
 def test_it_is_free_where_the_effective_batch_is(tmp_path: Path) -> None:
