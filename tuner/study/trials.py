@@ -23,6 +23,8 @@ from tuner.storage.folder import CHECKS, OUTCOME, REQUEST, STANDING, check_there
 from tuner.storage.records import last_written
 from tuner.study.plan import StudyPlan
 
+_OF_THEIR_TIME = frozenset({Phase.BASELINE, Phase.ROTATION, Phase.FINALS})
+"""Phases whose runs aren't tried again once the limit of memory is higher."""
 MOST_STARTS = 3
 """A trial that was running so often when the study died is taken for the cause."""
 
@@ -154,9 +156,12 @@ def within_limits(outcome: Outcome, limits: Limits, config: Config) -> Outcome:
 
 
 def _may_fit_now(trial: Trial, limits: Limits) -> bool:
-    """Whether the trial exceeded nothing but a limit of its memory that is higher by now."""
+    """Whether the trial exceeded nothing but a limit of its memory that is higher by now, and may be run again by
+    itself: one of the finals is held against those of its round, which are of that time, and a rotation has ranked
+    configs until then.
+    """
     outcome = trial.outcome
-    if outcome is None or outcome.over_limit is None or not trial.config:
+    if outcome is None or outcome.over_limit is None or trial.phase in _OF_THEIR_TIME:
         return False
     now = limits.max_device_bytes if outcome.reason == DEVICE_OOM else limits.max_host_bytes
     return now is None or outcome.over_limit < now
