@@ -1,4 +1,4 @@
-"""Which line of the script a trial is at that is about to be ended: what took its time before the first step."""
+"""Which line of the script a trial is at that is about to be ended: what takes its time, or what it waits in."""
 
 from __future__ import annotations
 

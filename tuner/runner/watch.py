@@ -277,7 +277,8 @@ class TrialWatch:
         if due is None:
             return False
         by, detail = due
-        if by is EndedBy.DEADLINE and self._progress.course.stage is Stage.START_UP and not self._request.plain:
+        late_start = by is EndedBy.DEADLINE and self._progress.course.stage is Stage.START_UP
+        if (late_start or by is EndedBy.NO_PROGRESS) and not self._request.plain:
             detail += line_reached(self._journal.entries, self.pids, self._request.folder / LOG)
         self._end((by, detail + standing(self._launched.steps_of_ranks()) if by in _SILENT else detail))
         return True
