@@ -235,6 +235,55 @@ def test_a_descriptor_whose_place_is_moved_is_found(begin: Begin, tmp_path: Path
         os.close(descriptor)
 
 
+OPEN: Any = None  # a variable of the module, as scripts have it: set by each test
+
+
+class Seeking(Rows):
+    """Reads each row by a file that is no attribute of its own."""
+
+    def __getitem__(self, index: int) -> Any:
+        OPEN.seek(index)
+        return self.x[index] + len(OPEN.read(1)), self.y[index]
+
+
+class Scaled(list[Any]):
+    scale = 1.0
+
+
+class Asking(Rows):
+    """Has each row changed by a function, or by what a list holds, that is no attribute of its own."""
+
+    def __getitem__(self, index: int) -> Any:
+        change = OPEN[0].random() * OPEN.scale if isinstance(OPEN, Scaled) else OPEN(index)
+        return self.x[index] + change, self.y[index]
+
+
+def _read_at(file: Any, index: int) -> float:
+    file.seek(index)
+    return len(file.read(1)) / 96
+
+
+@pytest.mark.parametrize("mode", ["r", "rb"])
+def test_a_variable_that_is_an_open_file_is_found(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Its attributes, of which it has none, stood for it: workers were offered that read at each other's places."""
+    (tmp_path / "rows").write_bytes(bytes(range(96)))
+    with (tmp_path / "rows").open(mode) as file:
+        monkeypatch.setattr(f"{__name__}.OPEN", file)
+        found = left_out(begin, Seeking())
+        assert found.keys() == {"num_workers"} and found["num_workers"].startswith("OPEN is open")
+        monkeypatch.setattr(f"{__name__}.OPEN", functools.partial(_read_at, file))
+        assert " is open" in left_out(begin, Asking())["num_workers"]
+
+
+def test_what_a_list_with_attributes_holds_in_a_variable_is_found(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{__name__}.OPEN", Scaled([random.Random(1)]))
+    assert "draws random numbers" in left_out(begin, Asking())["num_workers"]
+
+
 class Shares(torch.utils.data.IterableDataset[Any]):  # type: ignore[misc]  # likewise
     """Gives each worker its share, as a method of its own says."""
 

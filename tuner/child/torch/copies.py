@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import _lru_cache_wrapper
-from types import FunctionType
+from types import FunctionType, MemberDescriptorType, MethodDescriptorType
 
 from ..call_sites import is_library
 from ..data_state import ITERATIONS_READ, State, StateWatch, hands_out_numbers, state_of, values
@@ -49,6 +49,8 @@ _ITEMS = re.compile(r"(\[[^\]]*\])+$")
 """Of a path, where it leads into lists and dictionaries."""
 _ABSTRACT = ("Dataset", "IterableDataset", "Generic", "Protocol", "ABC", "_AttributeHolder")
 """Base classes whose own code reads no attributes of the data."""
+_MEMBERS = (FunctionType, MethodDescriptorType, MemberDescriptorType)
+"""Methods, those of C's among them, and what objects hold outside of their attributes."""
 _OF_ENVIRONMENT = frozenset({"environ", "getenv"})
 _DEEPEST = 3
 """Objects beside the data whose methods name others, so many times."""
@@ -296,10 +298,12 @@ def _parts_of(variable: Named) -> dict[str, object] | None:
 
 
 def _held(value: object) -> dict[str, object] | None:
-    """What an object of options or settings holds; None of any other."""
-    names = [
-        name for cls in type(value).__mro__[:-1] for name, each in vars(cls).items() if isinstance(each, FunctionType)
-    ]
+    """What an object of options or settings holds; None of any other.
+
+    A class of C's (a file, ``functools.partial``, a list with attributes) holds more than attributes tell.
+    """
+    kinds = type(value).__mro__[:-1]
+    names = [name for cls in kinds for name, each in vars(cls).items() if isinstance(each, _MEMBERS)]
     caches = isinstance(value, _lru_cache_wrapper)
     if caches or not hasattr(value, "__dict__") or any(not name.startswith("_") or name in READING for name in names):
         return None

@@ -326,7 +326,7 @@ def test_a_file_that_only_a_global_holds_is_seen(
         monkeypatch.setitem(globals(), "SOURCE", file if opened else SOURCE)
         ours = script(Reading(), **loader)
         next(epoch := ours.epoch()), next(epoch)
-        assert ("a FileIO that its data use is open" in ours.switcher.refusal(TWO)) is refused
+        assert ("SOURCE is open" in ours.switcher.refusal(TWO)) is refused
 
 
 def test_what_is_no_lock_is_none(script: Callable[..., Script]) -> None:
