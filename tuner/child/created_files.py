@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Callable
+from types import FrameType
 
 from .places import entry
 from .wire import MADE
@@ -20,21 +22,33 @@ _lstat, _listdir = os.lstat, os.listdir
 _MOST = 10_000
 """So many are noted at most: a script that writes a file a sample must not be slowed down by it."""
 
+_MANY = 16
+"""So many files that are made while samples are read are no accident: a batch or more of them."""
+_OF_A_SAMPLE = ("__getitem__", "__getitems__")
+WRITES_ROWS = (
+    "reading a sample writes a file, as {}: later epochs, which find these there, may be faster than what is measured,"
+    " since each trial begins without them"
+)
+"""Said of the data by the path of one file: as of data that keep what is read in memory (``torch/copies.py``)."""
+
 
 class CreatedFiles:
     """Notes each path once, before anything is written there, in ``MADE`` in the trial's folder.
 
     ``is_watched``: whether a path lies among the user's files, and not where trials may write what they like; the
     second argument says whether a model is saved there. ``has_stepped``: whether a step was taken; what comes later may
-    be a result, what comes earlier prepared data.
+    be a result, what comes earlier prepared data. ``remark``: is told, once, of data that write what they make.
     """
 
     def __init__(
-        self, folder: str, is_watched: Callable[[str, bool], bool], has_stepped: Callable[[], bool]
-    ) -> None:
+        self, folder: str, is_watched: Callable[[str, bool], bool], has_stepped: Callable[[], bool],
+        remark: Callable[[str], None] = lambda text: None,
+    ) -> None:  # fmt: skip
         self._path = os.path.join(folder, MADE)
         self._is_watched = is_watched
         self._has_stepped = has_stepped
+        self._remark = remark
+        self._rows = 0
         # Paths with the links in their folders resolved: a link may lead elsewhere later.
         self._made: set[str] = set()
         self._models: set[str] = set()
@@ -52,7 +66,12 @@ class CreatedFiles:
         self._made.add(name)
         if model:
             self._models.add(name)
-        self._note(made=name, folder=folder, model=model, after_first_step=self._has_stepped())
+        has_stepped = self._has_stepped()
+        self._note(made=name, folder=folder, model=model, after_first_step=has_stepped)
+        if has_stepped and self._rows < _MANY and _is_a_sample_read():
+            self._rows += 1
+            if self._rows == _MANY:
+                self._remark(WRITES_ROWS.format(name))
 
     def will_make_all(self, prefix: str, *, model: bool = False, scratch: bool = False) -> None:
         """Files whose names a library chooses are about to be written; their paths begin with ``prefix``.
@@ -106,6 +125,14 @@ class CreatedFiles:
             os.write(self._descriptor, json.dumps(fields).encode() + b"\n")
         except OSError:
             pass  # a full disk: what is made then can't be much
+
+
+def _is_a_sample_read() -> bool:
+    """Whether a sample of a dataset is being made by one of the calls that led here."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name not in _OF_A_SAMPLE:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _is_there(path: str) -> bool:

@@ -53,8 +53,9 @@ class Overlay:
         self.began = births.now() if session.ranks == 1 else births.at(session.request.spawned_monotonic)
         self.places = Places(session.request)
         self.created = CreatedFiles(
-            session.request.folder, self.places.is_watched, lambda: bool(session.clock.total_steps)
-        )
+            session.request.folder, self.places.is_watched, lambda: bool(session.clock.total_steps),
+            session.facts.remark,
+        )  # fmt: skip
         self.stale_reads = StaleReads()
         self._working = threading.local()
         self.relinked = self.is_elsewhere = False

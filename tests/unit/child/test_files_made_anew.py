@@ -108,3 +108,27 @@ def test_of_what_is_not_copied_it_is_said_that_they_stay(overlay: Overlay, name:
     assert [note["text"] for note in log.of("note")] == [
         f"left the permissions and times of {os.path.abspath(name)} as they were"
     ]
+
+
+class Prepared:
+    """Rows that are made once, and found in a file by later epochs."""
+
+    def __getitem__(self, index: int) -> str:
+        path = Path(f"row{index}.txt")
+        if not path.exists():
+            path.write_text(str(index))
+        return path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("steps", "rows", "is_told"), [(1, 64, True), (0, 64, False), (1, 4, False)], ids=["many", "prepared", "few"]
+)
+def test_data_that_write_what_they_make_are_told(overlay: Overlay, *, steps: int, rows: int, is_told: bool) -> None:
+    """Each trial makes them anew: the rate of a first epoch was told, of which no later one has anything."""
+    overlay.session.clock.total_steps = steps
+    data = Prepared()
+    for index in range(rows):
+        assert data[index] == str(index)
+        Path(f"picture{index}.txt").write_text("what the loop writes is no matter")
+    told = [text for text in overlay.session.facts.remarks if "later epochs" in text]
+    assert len(told) == is_told and all("row15.txt" in text for text in told)
