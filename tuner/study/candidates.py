@@ -61,11 +61,18 @@ def _say_which_is_first(study: StudyContext, history: History, candidates: Seque
     if read is None or first is None or first == read or study.rejects(read.config):
         return
     expected, instead = history.expected(first) or 0.0, history.expected(read) or 0.0
-    if expected > instead:
+    if expected <= instead:
+        return
+    if not read.config:
         study.note(
-            f"trial {first.number} comes before trial {read.number}, which read faster: by what configs like them came"
-            f" to, {gain_text(expected)} and {gain_text(instead)} are expected"
+            f"trial {first.number} is to be proven although it read no faster than the script as written: by what"
+            f" configs like it came to, {gain_text(expected)} is expected"
         )
+        return
+    study.note(
+        f"trial {first.number} comes before trial {read.number}, which read faster: by what configs like them came"
+        f" to, {gain_text(expected)} and {gain_text(instead)} are expected"
+    )
 
 
 def _add_left_open(study: StudyContext, trials: Sequence[Trial], continued: tuple[int, ...]) -> None:

@@ -7,7 +7,8 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from support.ran import of
@@ -15,8 +16,11 @@ from support.turning import studied
 
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.events import Screening
-from tuner.model import Config, Phase, Verdict
+from tuner.model import BASELINE, Config, Phase, Trial, Verdict
 from tuner.result import StudyResult
+from tuner.search.history import History
+from tuner.study.candidates import _say_which_is_first
+from tuner.study.context import StudyContext
 
 BF16, FP16 = Config(precision="bf16"), Config(precision="fp16")
 RUN_S, LONG_S = 10.0, 3000.0
@@ -116,3 +120,23 @@ def test_who_is_unlikely_to_be_the_fastest_gets_no_more_rounds(tmp_path: Path) -
     rounds = Counter(trial.config for trial in result.trials if trial.phase is Phase.FINALS)
     assert met(result) == {BF16, FP16} and rounds[BF16] > rounds[FP16] >= 3
     assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED and result.winner.config == BF16
+
+
+@pytest.mark.parametrize(
+    ("best", "told"),
+    [
+        (BASELINE, "trial 2 is to be proven although it read no faster than the script as written: by what configs"
+                   " like it came to, 1.02x is expected"),
+        (FP16, "trial 2 comes before trial 1, which read faster: by what configs like them came to, 1.02x and 1.00x are"
+               " expected"),
+    ],
+    ids=["as written", "another"],
+)  # fmt: skip
+def test_what_read_slower_and_is_proven_says_why(best: Config, told: str) -> None:
+    """'trial 2 comes before trial 0, which read faster': that is the script as written, which nobody proves."""
+    read = Trial(1 if best else 0, Phase.SEARCH if best else Phase.BASELINE, best)
+    first, notes = Trial(2, Phase.SEARCH, BF16), list[str]()
+    study = SimpleNamespace(best=read, rejects=lambda config: False, note=notes.append)
+    history = SimpleNamespace(expected=lambda trial: 1.02 if trial is first else 1.0)
+    _say_which_is_first(cast(StudyContext, study), cast(History, history), [first])
+    assert notes == [told]
