@@ -158,3 +158,57 @@ def test_what_transformers_logs_is_taken() -> None:
     session.finish(complete=True)
     unpatch_all()
     assert log.metrics == {"eval_accuracy": 0.5, "epoch": 1.0}
+
+
+class CrossEntropyLoss:
+    """Of PyTorch's name."""
+
+
+def _forward(self: object, labels: object = None, **kwargs: object) -> object:
+    return CrossEntropyLoss()
+
+
+def _forward_that_divides(self: object, labels: object = None, **kwargs: object) -> object:
+    return self.loss_function(labels, **kwargs)  # type: ignore[attr-defined]  # as models of the library have it
+
+
+def _own_loss(self: object, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+    return model(**inputs)
+
+
+@pytest.mark.parametrize(
+    ("forward", "own_loss", "items", "keeps"),
+    [
+        (_forward, None, 16, "Classifier"),
+        (_forward_that_divides, None, 16, ""),
+        (_forward_that_divides, _own_loss, 16, "Own.compute_loss"),
+        (_forward, None, None, ""),  # then the trainer divides by the number of parts
+    ],
+)
+def test_parts_are_kept_where_their_gradients_are_added_up(forward: Any, own_loss: Any, items: Any, keeps: str) -> None:
+    """Twice the parts of half the size had twice the gradient, and passed for the same training: the library divides
+    by no number of parts where the model is told the items of a step, and most classifiers take a mean all the same.
+    """
+
+    class Trainer:
+        model_accepts_loss_kwargs, compute_loss_func, label_smoother = True, None, None
+
+        def __init__(self) -> None:
+            self.model = type("Classifier", (), {"forward": forward})()
+
+        def log(self, logs: dict[str, float]) -> None:
+            """Tells nobody."""
+
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False) -> Any:
+            return model.forward(**inputs)
+
+        def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> str:
+            return "as it was"
+
+    session = _trainer_session()
+    trainers.transformers_log(session, SimpleNamespace(Trainer=Trainer))  # type: ignore[arg-type]
+    trainer = type("Own", (Trainer,), {} if own_loss is None else {"compute_loss": own_loss})()
+    assert [trainer.training_step(None, {}, items) for _ in range(2)] == ["as it was"] * 2
+    unpatch_all()
+    why = session.knobs.kept_by_script.get("grad_accumulation", "")
+    assert (f"and {keeps} takes the mean" in why) if keeps else not why, why
