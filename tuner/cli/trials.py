@@ -138,7 +138,7 @@ def _check(stored: StoredStudy) -> int:
     print(f"all figures of {count_text(measured, 'trial')} follow from the raw records")
     for what, numbers in found.unchecked.items():
         trials = count_text(len(numbers), "trial")
-        print(f"can't be checked of {trials}, whose files are gone: {what} ({_list(numbers)})")
+        print(f"can't be checked of {trials}, whose files are gone or empty: {what} ({_list(numbers)})")
     for profile in profiles:
         if profile.edited is None:
             print(f"can't be checked: {PROFILE.file_name}'s profile of {profile.device.label}, of an earlier version")
