@@ -69,5 +69,6 @@ def _line(entry: Entry) -> str:
     shown = shown_name(profile.device, profile.cores) + ranks_text(profile.ranks, profile.devices)
     kept = f"can't tell: {profile.cannot_tell}" if profile.cannot_tell else "keep your config"
     answer = config_text(profile.config) if profile.config else kept
+    answer += f"; larger batches (tier 3): {config_text(profile.larger)}" if profile.larger else ""
     origin = f"{entry.place}, in place of that of {entry.instead_of}" if entry.instead_of else entry.place
     return f"{profile.device.label}: {shown}: {answer} ({origin})"

@@ -67,7 +67,7 @@ def _facts(stored: StoredStudy) -> dict[str, Any]:
         "state": stored.state, "trials": len(stored.trials), "created": stored.record.created,
         "verdict": str(profile.verdict) if profile else None, "speedup": profile.speedup if profile else None,
         "config": dict(profile.config) if profile else None, "profile": str(path) if profile else None,
-        "cannot_tell": profile.cannot_tell if profile else None,
+        "cannot_tell": profile.cannot_tell if profile else None, "tier3": dict(profile.larger) if profile else None,
     }  # fmt: skip
 
 
@@ -102,10 +102,15 @@ def _row(document: dict[str, Any]) -> list[str]:
 def _result(document: dict[str, Any]) -> str:
     if document["verdict"] is None:
         return ""
+    beside = f"; larger batches (tier 3): {config_text(document['tier3'])}" if document["tier3"] else ""
+    return _answer(document) + beside
+
+
+def _answer(document: dict[str, Any]) -> str:
     if document["cannot_tell"]:
         return f"can't tell: {document['cannot_tell']}"
-    if document["speedup"] is None:
-        return "nothing proven"  # there were no finals, or none yet
+    if document["speedup"] is None:  # there were no finals, or none yet
+        return "nothing proven" + (" that keeps the effective batch" if document["tier3"] else "")
     if document["verdict"] == Verdict.KEEP_BASELINE:
         return "keep your config"
     return f"{gain_text(document['speedup'])} with {config_text(document['config'])}"

@@ -61,6 +61,12 @@ class Profile:
     limits: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def larger(self) -> Config:
+        """The config with a larger effective batch that is proven beside this one; {} without one."""
+        is_proven = self.tier3 is not None and self.tier3.verdict is Verdict.IMPROVED
+        return self.tier3.config if self.tier3 is not None and is_proven else BASELINE
+
+    @property
     def devices(self) -> int:
         """On so many devices of one process it was proven."""
         return self.knowledge.devices

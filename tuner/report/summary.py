@@ -43,7 +43,7 @@ from tuner.model import (
 )  # fmt: skip
 from tuner.objective import Objective
 from tuner.report.table import aligned
-from tuner.report.tiers import best_of_each, larger_batches
+from tuner.report.tiers import beside_larger, best_of_each, larger_batches
 from tuner.result import StudyFacts, StudyResult
 
 KEEP = "keep your config"
@@ -62,8 +62,8 @@ def summary(result: StudyResult, files: Mapping[str, str], profile: str) -> str:
     """
     winner = result.winner
     parts = [_verdict(result)]
-    if result.larger is not None and result.larger.proven:
-        parts[0][0] = parts[0][0].replace(KEEP, f"{KEEP}, or take larger batches (tier 3)", 1)
+    if result.larger is not None and result.larger.proven and not result.improved:
+        parts[0][0] = beside_larger(parts[0][0], KEEP)
     if result.bottleneck is not None:
         parts[0].append(f"as written it is {bottleneck_text(result.bottleneck)}")
     if result.validation_share is not None:

@@ -18,6 +18,12 @@ _LEARNED = {
 }  # fmt: skip
 
 
+def beside_larger(answer: str, keep: str) -> str:
+    """A study's answer that is no proven gain, such as to ``keep`` the config, where a larger batch is proven."""
+    told = answer.replace(keep, f"{keep}, or take larger batches (tier 3)", 1)
+    return told if told != answer else f"{answer}; larger batches (tier 3) are proven to reach a loss sooner"
+
+
 def larger_batches(larger: LargerBatch | None, none: str, knowledge: Knowledge) -> list[str]:
     """The larger effective batch beside the winner: how much sooner it reaches a loss, or why that isn't known."""
     title = "larger batches (tier 3, changes the optimisation), judged by how soon they reach a loss"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import worlds
+from support import made_up, worlds
 from support.life_of_finals import UNSCREENED
 
 from tuner.analysis.learning import LATER
@@ -102,6 +102,36 @@ def test_a_hint_is_told_as_nothing_proven(tmp_path: Path, capsys: pytest.Capture
     (tmp_path / PROFILE.file_name).write_bytes(merged(None, profile_of(result), "best.json"))
     assert main(["studies", str(tmp_path)]) == 0
     assert "nothing proven" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("winner", "disturbed", "told"),
+    [
+        ("none", 0, "nothing proven that keeps the effective batch"), ("keep", 0, "keep your config"),
+        ("keep", 2, "can't tell: other processes or the hypervisor disturbed 2 of the 2 trials of the search"),
+        ("improved", 0, "2.00x with precision=bf16"),
+    ],
+)  # fmt: skip
+def test_a_larger_batch_that_is_proven_is_told_beside_the_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], winner: str, disturbed: int, told: str
+) -> None:
+    """autotune studies said "nothing proven" of a study that had proven one, and can't-tell stood alone above it."""
+    own = studied(tmp_path)
+    assert own.winner is not None
+    kept = replace(own.winner, verdict=Verdict.KEEP_BASELINE)
+    judged = {"none": None, "keep": kept, "improved": own.winner}[winner]
+    result = replace(own, winner=judged, disturbed=disturbed, larger=made_up.WITH_LARGER.larger)
+    best = tmp_path / PROFILE.file_name
+    best.write_bytes(merged(None, profile_of(result), "best.json"))
+    larger = "larger batches (tier 3): num_workers=2 batch_size=128 lr_scale=4.0"
+    assert main(["studies", str(tmp_path)]) == 0
+    assert f"{told}; {larger}" in " ".join(capsys.readouterr().out.split()), "however its lines are broken"
+    assert main(["merge", str(best), "--out", str(tmp_path / "fleet.json")]) == 0
+    assert f"; {larger} (" in capsys.readouterr().out
+    assert main(["studies", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["tier3"] == dict(made_up.LARGER_CONFIG)
+    headline = summary(result, {}, "").splitlines()[0]
+    assert winner == "improved" or "larger batches (tier 3)" in headline
 
 
 def test_a_profile_whose_answer_is_no_text_is_refused(tmp_path: Path) -> None:
