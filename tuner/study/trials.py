@@ -34,7 +34,8 @@ class TrialStore:
 
     ``trials`` are the finished ones of every phase, by number, held against the limits of the plan: a study may be
     resumed with tighter ones. Not among them are those that exceeded only a limit of their memory that is higher by
-    now (``may_fit_now`` has their numbers): their runs may be done again. Methods raise ``StorageError``.
+    now: their runs may be done again, and ``may_fit_now`` has the numbers of those that weren't yet. Methods raise
+    ``StorageError``.
     """
 
     def __init__(self, plan: StudyPlan, repository: Repository, study_id: int) -> None:
@@ -44,13 +45,15 @@ class TrialStore:
         self._study_id = study_id
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{time.time():.0f}"
         stored = repository.trials(study_id)
-        self.may_fit_now = tuple(trial.number for trial in stored if _may_fit_now(trial, plan.limits))
+        aside = [trial for trial in stored if _may_fit_now(trial, plan.limits)]
         held = (
             replace(trial, outcome=within_limits(trial.outcome, plan.limits, trial.config))
             for trial in stored
-            if trial.outcome is not None and trial.number not in self.may_fit_now
+            if trial.outcome is not None and trial not in aside
         )
         self.trials: list[Trial] = comparable(held)
+        done = [_what_ran(trial) for trial in self.trials]
+        self.may_fit_now = tuple(trial.number for trial in aside if _what_ran(trial) not in done)
 
     def recover(self) -> None:
         """Takes over the trials of a process that died: those with an outcome on disk are finished, others wait."""
@@ -153,6 +156,10 @@ def within_limits(outcome: Outcome, limits: Limits, config: Config) -> Outcome:
             detail = f"of the {what}'s memory it took {above_text(peak, most)}"
             return replace(outcome, kind=OutcomeKind.INFEASIBLE, reason=reason, detail=detail, over_limit=most)
     return outcome
+
+
+def _what_ran(trial: Trial) -> tuple[object, ...]:
+    return trial.phase, trial.config, trial.seed, trial.samples, trial.side
 
 
 def _may_fit_now(trial: Trial, limits: Limits) -> bool:

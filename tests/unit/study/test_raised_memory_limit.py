@@ -57,6 +57,8 @@ def test_what_exceeded_the_lower_limit_only_is_tried_again(tmp_path: Path, raise
     assert [outcome.complete for outcome in tried(resumed, 128)] == [True]
     [told] = [note.text for note in of(resumed.events, Noted) if "limit of memory" in note.text]
     assert "when these trials exceeded it: " in told
+    again = studied(tmp_path, raised, 40)
+    assert not [note for note in of(again.events, Noted) if "limit of memory" in note.text], "they were tried again"
 
 
 def test_what_the_device_itself_has_no_memory_for_stays_ruled_out(tmp_path: Path) -> None:
