@@ -22,16 +22,27 @@ _NOT_THE_SCRIPTS = re.compile(rb"/(?:site|dist)-packages/|/lib/python3[^/]*/[^/]
 def line_reached(entries: Sequence[Entry], pids: Collection[int], log: Path) -> str:
     """``, at line 7 of train.py``, for what is told of a trial; "" where it doesn't answer.
 
-    ``entries``: what it has sent; its process is asked only where that is known and still among ``pids``.
+    ``entries``: what it has sent; its process, of several ranks the leading one's, is asked only where that is known,
+    still among ``pids``, and has a handler for it: the signal would end it otherwise.
     """
-    pid = next((entry.record.pid for entry in entries if isinstance(entry.record, Hello)), None)
-    if pid is None or pid not in pids:
+    hellos = (entry.record for entry in entries if not entry.rank)
+    pid = next((hello.pid for hello in hellos if isinstance(hello, Hello)), None)
+    if pid is None or pid not in pids or not _answers(pid):
         return ""
     with contextlib.suppress(OSError), log.open("rb") as file:
         file.seek(0, os.SEEK_END)
         os.kill(pid, WHERE_SIGNAL)
         return _read(file.fileno())
     return ""
+
+
+def _answers(pid: int) -> bool:
+    """Whether the process catches the signal, as the kernel says."""
+    with contextlib.suppress(OSError, ValueError):
+        status = Path(f"/proc/{pid}/status").read_text()
+        caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+        return bool(int(caught, 16) >> (WHERE_SIGNAL - 1) & 1)
+    return False
 
 
 def _read(descriptor: int) -> str:
