@@ -274,17 +274,29 @@ def blame_error(
             f" tried, since it would write over them. All that it printed is in {log}",
             traceback_text=failed.traceback_text,
         )
-    if plain is not None and not alike(failed, plain):
-        return UserScriptError(
-            f"the script fails by itself: {plain.detail}",
-            hint=f"so it does under plain Python; in a trial it failed otherwise: {failed.detail} ({log})",
-            traceback_text=plain.traceback_text,
-        )
+    if plain is not None and (shown := _shown_by_plain(failed, plain, log)) is not None:
+        return shown
     error = baseline_error(failed, folder)
     if verdict.off:
         names = " and ".join(verdict.off)
         error.hint = f"{error.hint}; so it fails with {names} off, as in trials: an argument may leave that out"
     return error
+
+
+def _shown_by_plain(failed: Outcome, plain: Outcome, log: Path) -> UserScriptError | None:
+    """The error of a script that fails otherwise under plain Python, or dies under both; None of any other."""
+    if not alike(failed, plain):
+        return UserScriptError(
+            f"the script fails by itself: {plain.detail}",
+            hint=f"so it does under plain Python; in a trial it failed otherwise: {failed.detail} ({log})",
+            traceback_text=plain.traceback_text,
+        )
+    if failed.kind is not OutcomeKind.CRASHED:
+        return None
+    return UserScriptError(
+        f"the script fails by itself: {failed.detail}",
+        hint=f"so it does under plain Python; all that it printed is in {log}",
+    )
 
 
 def _chance_error(failed: Outcome, log: Path) -> UserScriptError:
@@ -330,9 +342,11 @@ def baseline_error(outcome: Outcome, folder: Path) -> UserScriptError | Untunabl
     """The error to raise for a script that gives no figure as it was written. ``folder`` is the trial's."""
     log = _log_of(outcome, folder)
     if outcome.kind is OutcomeKind.USER_ERROR and outcome.reason in ("script-raised", "script-failed"):
+        # An exception says what is wrong; a status may be that of a script whose own arguments weren't given.
+        given = "" if outcome.reason == "script-raised" else "give it the arguments that it needs behind --, or "
         return UserScriptError(
             f"the script fails by itself: {outcome.detail}",
-            hint=f"all that it printed is in {log}; mend it and run the same command again",
+            hint=f"all that it printed is in {log}; {given}mend it and run the same command again",
             traceback_text=outcome.traceback_text,
         )
     hint = _HINTS.get(outcome.reason, f"see {log}")

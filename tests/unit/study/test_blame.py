@@ -15,7 +15,7 @@ from support import worlds
 from tuner.child.records import Knowledge
 from tuner.child.watch import Watch
 from tuner.child.wire import KEPT
-from tuner.errors import OwnFaultError
+from tuner.errors import OwnFaultError, UserScriptError
 from tuner.model import BASELINE, Outcome, OutcomeKind, Script
 from tuner.runner.plain.sitecustomize import SILENCED
 from tuner.runner.request import TrialRequest
@@ -142,6 +142,29 @@ def test_a_tracker_that_is_off_under_plain_python_as_well_may_explain_what_goes_
     else:
         assert error.message == f"the script fails by itself: {failed.detail}"
         assert error.hint is not None and "with mlflow and wandb off, as in trials" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("failed", "hint"),
+    [
+        (Outcome(OutcomeKind.CRASHED, "signal-segv", "died of SIGSEGV", seconds=2.0), "so it does under plain Python"),
+        (
+            Outcome(OutcomeKind.USER_ERROR, "script-failed", "the script ended with status 2: no --data", seconds=2.0),
+            "give it the arguments that it needs behind --",
+        ),
+    ],
+)
+def test_what_fails_so_under_plain_python_is_told_as_the_scripts_own(
+    tmp_path: Path, failed: Outcome, hint: str
+) -> None:
+    """'died of SIGSEGV' was all that was told after the runs that were to show whose fault that is; and who had left
+    out an argument of the script was to mend it and run the same command again.
+    """
+    verdict, _ = inquire(tmp_path, failed, lambda request: failed)
+    assert verdict.whose is Whose.SCRIPT and verdict.plain is not None
+    error = blame_error(failed, verdict, tmp_path)
+    assert (type(error), error.message) == (UserScriptError, f"the script fails by itself: {failed.detail}")
+    assert error.hint is not None and hint in error.hint and "log.txt" in error.hint
 
 
 @pytest.mark.parametrize("text", ['run(report_to="wandb")', "run()  # no_wandb"])

@@ -129,7 +129,7 @@ def test_a_lucky_trial_does_not_become_the_winner(tmp_path: Path) -> None:
         (Outcome(OutcomeKind.USER_ERROR, "no-step", "without a training step"), UntunableError, "training step"),
         (Outcome(OutcomeKind.INFEASIBLE, "nan", "its loss is nan"), UntunableError, "nan"),
         (Outcome(OutcomeKind.TIMED_OUT, "deadline", "not through after 120 s"), UntunableError, "120 s"),
-        (Outcome(OutcomeKind.CRASHED, "signal-segv", "died of SIGSEGV"), UntunableError, "SIGSEGV"),
+        (Outcome(OutcomeKind.CRASHED, "signal-segv", "died of SIGSEGV"), UserScriptError, "fails by itself: .*SIGSEGV"),
     ],
 )
 def test_a_baseline_without_a_figure_ends_the_study(
