@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import tempfile
 import threading
@@ -25,6 +26,7 @@ from tuner.cli.signals import stopping_on_signals
 from tuner.cli.study import sampler_of
 from tuner.cli.trust import vouch_for_settings
 from tuner.cli.verb import Subparsers
+from tuner.devices.cpu import host_devices
 from tuner.devices.host import usable_cores
 from tuner.errors import ExitCode, ProfileError, StorageError, UsageError
 from tuner.export import profile as profiles
@@ -77,7 +79,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Studies nothing but the profile's config, and says whether it is still proven."""
     least, place = _ratio(arguments.min_speedup), file_of(arguments.config)
     device, cores = device_of(arguments.device), usable_cores()
-    profile = profiles.choose(profiles.read(content_of(place), place), device, cores, place)
+    there = profiles.read(content_of(place), place)
+    profile = profiles.choose(there, device, cores, place, devices=host_devices(os.environ))
     if not profile.config:
         print(f"nothing to verify: {place} says to run the script as written on {device_text(device)}")
         return ExitCode.OK
@@ -105,13 +108,17 @@ def run(arguments: argparse.Namespace) -> int:
     if result.interrupted:
         print(f"stopped before that was told; what was measured: {plan.folder}")
         return ExitCode.INTERRUPTED
-    found = verification(result, Claim(profile.config, least, profile.interval))
+    found = verification(result, _claim(profile, least))
     print(f"{found.answer} on {device_text(device)}: {config_text(profile.config)}\n  {printable(found.why)}")
     if found.answer is Answer.HOLDS and not is_kept:
         shutil.rmtree(plan.folder, ignore_errors=True)
     else:
         print(f"  what was measured: autotune trials {plan.folder}")
     return _STATUSES[found.answer]
+
+
+def _claim(profile: Profile, least: float) -> Claim:
+    return Claim(profile.config, least, profile.interval, profile.in_vain, profile.devices)
 
 
 def _temporary_folder() -> Path:

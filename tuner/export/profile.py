@@ -16,7 +16,7 @@ from tuner.child.option_names import is_option_of
 from tuner.documents import depth, knob_document, measurement_document, plain, screen_document, text, tier_document
 from tuner.errors import ProfileError
 from tuner.export import tier3, unproven
-from tuner.export.speedup import read_speedup
+from tuner.export.speedup import knobs_in_vain, read_speedup
 from tuner.export.tier3 import Tier3
 from tuner.knowledge import FREE, Knowledge, as_document
 from tuner.knowledge import read as read_knowledge
@@ -41,7 +41,7 @@ class Profile:
     so many processes trained together when it was proven. ``cannot_tell``: why it isn't known that nothing is faster,
     "" where it is, something is proven to be, or the profile is of an earlier version. ``interval``: what the speed-up
     is by 95%. ``objective``: its name and unit, "" in a profile of an earlier version. ``limits``: those of the study,
-    as they are written; nobody has validated them.
+    as they are written; nobody has validated them. ``in_vain``: knobs that met nothing to turn in the proof.
     """
 
     device: Device
@@ -59,6 +59,7 @@ class Profile:
     interval: Ratio | None = None
     objective: str = ""
     limits: Mapping[str, Any] = field(default_factory=dict)
+    in_vain: frozenset[str] = frozenset()
 
     @property
     def larger(self) -> Config:
@@ -386,6 +387,7 @@ def _profile(document: Mapping[str, Any]) -> Profile:
         interval=read_speedup(speedup) if verdict is Verdict.IMPROVED and speedup and "low" in speedup else None,
         objective=str(document.get("objective", "")),
         limits=_part(document, "limits"),
+        in_vain=knobs_in_vain(document.get("knobs")),
     )
 
 

@@ -8,9 +8,14 @@ from enum import StrEnum
 
 from tuner.analysis.learning import LATER
 from tuner.analysis.stats import Noninferiority
-from tuner.formatting import gain_text, interval_text, screened_text
-from tuner.model import Config, Evidence, Outcome, OutcomeKind, Phase, Ratio, Winner
+from tuner.formatting import count_text, gain_text, interval_text, screened_text
+from tuner.model import BASELINE, Config, Evidence, Outcome, OutcomeKind, Phase, Ratio, Trial, Verdict, Winner
 from tuner.result import StudyResult
+
+_OF_NO_CONFIG = frozenset({OutcomeKind.UNFINISHED, OutcomeKind.INFRASTRUCTURE, OutcomeKind.TIMED_OUT})
+"""Of these the study's time, the machine or the limit of a run's time may be the cause."""
+_BY_OTHERS = frozenset({"signal-kill", "worker-killed"})
+_TOO_SHORT = "too-short"
 
 
 class Answer(StrEnum):
@@ -25,12 +30,15 @@ class Answer(StrEnum):
 class Claim:
     """What is held to be true: that ``config`` is so many times as fast (``least``) at least, by its whole interval.
 
-    ``proven`` is the ratio that the profile has, None in one of an earlier version.
+    ``proven`` is the ratio that the profile has, None in one of an earlier version. ``in_vain``: knobs that met nothing
+    to turn when it was proven, either. ``devices``: on so many of one process it was proven.
     """
 
     config: Config
     least: float
     proven: Ratio | None
+    in_vain: frozenset[str] = frozenset()
+    devices: int = 1
 
     def is_missed_by(self, ratio: Ratio) -> bool:
         """Whether so much is surely less than what is held to be true, or than what was proven."""
@@ -51,7 +59,10 @@ def verification(result: StudyResult, claim: Claim) -> Verification:
     It fails where the config doesn't work any more, a knob of it isn't in effect, it learns worse, or it is surely less
     fast than was proven. Whatever isn't shown either way is open: a study that was disturbed, or lacked the time.
     """
-    failed = next(_failures(result, claim.config), "")
+    now = result.knowledge.devices
+    if now != claim.devices:
+        return Verification(Answer.OPEN, f"proven on {count_text(claim.devices, 'device')} of one process, now {now}")
+    failed = next(_failures(result, claim), "")
     if failed:
         return Verification(Answer.FAILS, failed)
     winner = result.winner
@@ -60,27 +71,46 @@ def verification(result: StudyResult, claim: Claim) -> Verification:
     open_screen = next((s for s in result.screened if s.config == claim.config), None)
     if open_screen is not None and open_screen.verdict is not Noninferiority.PASS:
         return Verification(Answer.OPEN, screened_text(open_screen))
+    ended = next((each for each in _runs(result, claim.config) if not each[1].complete), None)
+    if ended is not None:
+        return Verification(Answer.OPEN, _ended_text(*ended))
     return _by_trial(result, claim)
 
 
-def _failures(result: StudyResult, config: Config) -> Iterator[str]:
-    """What doesn't work of the config, or isn't as good, whatever its speed."""
-    for trial in result.trials:
-        if trial.config != config or trial.phase not in (Phase.SEARCH, Phase.FINALS) or trial.outcome is None:
-            continue
-        if _has_failed(trial.outcome):
-            yield f"trial {trial.number} ended as {trial.outcome.kind}: {trial.outcome.detail}"
+def _failures(result: StudyResult, claim: Claim) -> Iterator[str]:
+    """What doesn't work of the config, or isn't as good, whatever its speed.
+
+    Where the script as written failed in the finals as well, nothing that failed says anything of the config.
+    """
+    both = any(_has_failed(outcome) for _, outcome in _runs(result, BASELINE))
+    for trial, outcome in _runs(result, claim.config):
+        if _has_failed(outcome) and not both:
+            yield _ended_text(trial, outcome)
         for report in trial.measurement.knobs if trial.measurement is not None else ():
-            if report.evidence in (Evidence.NOT_APPLICABLE, Evidence.CONTRADICTED):
+            is_vain = report.evidence is Evidence.NOT_APPLICABLE and report.knob not in claim.in_vain
+            if is_vain or report.evidence is Evidence.CONTRADICTED:
                 yield f"{report.knob} isn't in effect: {report.reason or report.evidence}"
     for screened in result.screened:
-        if screened.config == config and screened.verdict is Noninferiority.FAIL:
+        if screened.config == claim.config and screened.verdict is Noninferiority.FAIL:
             yield screened_text(screened)
 
 
+def _runs(result: StudyResult, config: Config) -> list[tuple[Trial, Outcome]]:
+    """The config's runs beside the script as written that have ended; of the latter those of the finals."""
+    phases = (Phase.SEARCH, Phase.FINALS)
+    trials = [trial for trial in result.trials if trial.config == config and trial.phase in phases]
+    return [(trial, trial.outcome) for trial in trials if trial.outcome is not None]
+
+
+def _ended_text(trial: Trial, outcome: Outcome) -> str:
+    return f"trial {trial.number} ended as {outcome.kind}: {outcome.detail}"
+
+
 def _has_failed(outcome: Outcome) -> bool:
-    """Whether that says something of the config: no time for a trial, and faults of the machine, don't."""
-    return not outcome.complete and outcome.kind not in (OutcomeKind.UNFINISHED, OutcomeKind.INFRASTRUCTURE)
+    """Whether that says something of the config: a lack of time, and what others do to a run, don't, nor does a
+    training that is too short for a figure: a faster one is over sooner.
+    """
+    return not (outcome.complete or outcome.kind in _OF_NO_CONFIG or outcome.reason in (*_BY_OTHERS, _TOO_SHORT))
 
 
 def _by_finals(winner: Winner, claim: Claim) -> Verification:
@@ -89,7 +119,7 @@ def _by_finals(winner: Winner, claim: Claim) -> Verification:
         return Verification(Answer.FAILS, f"{_speed(ratio, claim)}: {winner.label}")
     if winner.label:
         return Verification(Answer.OPEN, f"{_speed(ratio, claim)}: {winner.label}")
-    if ratio.low > 1 and ratio.low >= claim.least:
+    if winner.verdict is Verdict.IMPROVED and ratio.low >= claim.least:
         return Verification(Answer.HOLDS, _speed(ratio, claim))
     return Verification(Answer.FAILS if claim.is_missed_by(ratio) else Answer.OPEN, _speed(ratio, claim))
 
@@ -104,6 +134,8 @@ def _by_trial(result: StudyResult, claim: Claim) -> Verification:
     told = f"in a single trial {_speed(reference.gain, claim)}"
     if result.cannot_tell:
         return Verification(Answer.OPEN, f"{told}; {result.cannot_tell}")
+    if result.lacked_time is not None:  # it is as good as to be worth finals: these would have told
+        return Verification(Answer.OPEN, f"{told}; no time was left for its proof")
     if claim.is_missed_by(reference.gain):
         return Verification(Answer.FAILS, told)
     return Verification(Answer.OPEN, f"{told}; {result.why}" if result.why else told)

@@ -88,3 +88,11 @@ def test_numbers_of_devices_in_one_process_stand_side_by_side_and_the_one_that_f
     profiles = read(both, "best.json")
     assert [choose(profiles, CPU, 2, "best.json", devices=devices).devices for devices in (1, 8)] == [1, 8]
     assert choose(read(merged(None, on(8), "best.json"), "best.json"), CPU, 2, "best.json").devices == 8
+
+
+def test_a_profile_says_which_of_its_knobs_met_nothing_to_turn() -> None:
+    entry = profile(2)
+    vain = {"knob": "attention", "evidence": "not applicable"}
+    told = {**entry, "knobs": [{**entry["knobs"][0]}, vain, "no report"]}
+    assert [one.in_vain for one in read(merged(None, told, "best.json"), "best.json")] == [frozenset({"attention"})]
+    assert [one.in_vain for one in read(merged(None, entry, "best.json"), "best.json")] == [frozenset()]
