@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class Settings:
 def gather(arguments: argparse.Namespace, proven: Mapping[str, Any] | None = None) -> Settings:
     """Settings of ``autotune study``. Raises ``UsageError`` naming the option, or the file and its key.
 
-    ``proven``: typed keys of what a profile was proven within, which go before those of the file.
+    ``proven``: typed keys of what a profile was proven within, in place of whatever the file says of that.
     """
     command = _from_command_line(arguments)
     source = _find_file(command)
@@ -80,7 +81,8 @@ def gather(arguments: argparse.Namespace, proven: Mapping[str, Any] | None = Non
         source, declared = None, {}
     if command.get("script") or command.get("module"):
         declared = {key: value for key, value in declared.items() if key not in ("script", "module")}
-    declared = {**declared, **(proven or {})}
+    if proven is not None:
+        declared = {key: value for key, value in declared.items() if key not in _WITHIN} | dict(proven)
     loads = [declared[key] for key in ("space", "objective") if key not in command and is_file(declared.get(key, ""))]
     tables = {key: {**declared.get(key, {}), **command.get(key, {})} for key in _TABLES}
     merged = {**DEFAULTS, **declared, **command, **tables}
@@ -305,7 +307,8 @@ def _arguments(value: Any) -> tuple[str, ...]:
 def _fraction(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError("expected a fraction such as 1%")
-    return parse_fraction(str(value))
+    # Python and JSON write small numbers as 1e-05, which isn't how people write a share.
+    return parse_fraction(value if isinstance(value, str) else f"{Decimal(str(value)):f}")
 
 
 def _fraction_or_off(value: Any) -> float | None:
@@ -341,6 +344,10 @@ _TABLES: Mapping[str, str] = {
 }
 """Keys that hold a table; on the command line an option for each entry."""
 _BOUNDS = frozenset({"max_metric_drop", "max_metric_rise"})
+_WITHIN = _BOUNDS | {
+    "max_loss_increase", "min_sample_efficiency", "metric", "screen_samples", "effective_batch", "ranks"
+}  # fmt: skip
+"""Keys of what makes a proof: where a profile says none of one, it had none, or the default."""
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "script": _text, "module": _text, "args": _arguments, "device": _text, "trials": _whole(1), "budget": _seconds,
     "trial_timeout": _seconds, "study": _text, "knobs": _names, "set": _values, "max_memory": _amount, "space": _text,

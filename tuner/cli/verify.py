@@ -28,6 +28,7 @@ from tuner.cli.trust import vouch_for_settings
 from tuner.cli.verb import Subparsers
 from tuner.devices.cpu import host_devices
 from tuner.devices.host import usable_cores
+from tuner.devices.present import kind_of
 from tuner.errors import ExitCode, ProfileError, StorageError, UsageError
 from tuner.export import profile as profiles
 from tuner.export.profile import Profile
@@ -64,8 +65,8 @@ def add_parser(verbs: Subparsers) -> None:
         "--min-speedup", default="1", metavar="RATIO", help="how many times as fast it has to be at least (default 1)"
     )
     parser.add_argument("--budget", metavar="TIME", help="time limit (default 10m)")
-    parser.add_argument("--max-memory", metavar="SIZE", help="memory limit of the device, as for a study")
-    parser.add_argument("--trial-timeout", metavar="TIME", help="time limit for one run of the script, as for a study")
+    parser.add_argument("--max-memory", metavar="SIZE", help="memory limit of the device (default the study's)")
+    parser.add_argument("--trial-timeout", metavar="TIME", help="time limit for one run (default the study's)")
     parser.add_argument("--objective", metavar="NAME|FILE", help="the study's objective (default throughput)")
     parser.add_argument("--planned-samples", metavar="N", help="the study's, where it had them")
     parser.add_argument("--space", metavar="NAME|FILE", help="the study's search space, where it had one of its own")
@@ -151,16 +152,24 @@ def _settings(arguments: argparse.Namespace, script: Script, profile: Profile, p
 def _proven_within(profile: Profile, place: str) -> Mapping[str, Any]:
     """Typed keys of a study.toml; what a profile of an earlier version doesn't say is as by default.
 
-    Raises ``ProfileError`` for a limit that is none.
+    Time and memory of a run are limited as they were: a config that takes longer to start, or more memory, was proven
+    within that. Raises ``ProfileError`` for a limit that is none.
     """
     limits = profile.limits
+    kind = kind_of(profile.device)
+    most = limits.get("max_device_bytes" if kind.own_memory else "max_host_bytes")
+    taken = {"max_memory": f"{most}B"} if most is not None and (kind.is_host or kind.own_memory) else {}
+    if limits.get("trial_timeout_s") is not None:
+        taken["trial_timeout"] = limits["trial_timeout_s"]
     off = {name: False if limits[name] is None else limits[name] for name in _LIMITS if name in limits}
     if off.get("screen_samples") is False:
         del off["screen_samples"]
     patterns = {"metric": limits["metric_patterns"]} if limits.get("metric_patterns") else {}
     batch = FREE if limits.get("effective_batch") == FREE else KEEP
     try:
-        return typed_keys({**off, **patterns, "effective_batch": batch, "ranks": profile.ranks}, f"{place}: limits: ")
+        return typed_keys(
+            {**taken, **off, **patterns, "effective_batch": batch, "ranks": profile.ranks}, f"{place}: limits: "
+        )
     except UsageError as error:
         raise ProfileError(error.message, hint=error.hint or "run the study again to rewrite it") from error
 
