@@ -66,6 +66,31 @@ def test_where_nothing_was_proven_there_is_nothing_to_verify(place: Place) -> No
     profile(place.folder, {})
     done = verify(place)
     assert done.returncode == ExitCode.OK and done.stdout.startswith("nothing to verify: best.json says to run")
+    asked = verify(place, "--min-speedup", "1.5")
+    assert asked.returncode == ExitCode.USAGE and "nothing in it is 1.5x as fast [profile]" in asked.stderr
+
+
+def test_the_study_of_the_profile_is_not_set_aside(place: Place) -> None:
+    place.write(TRAIN, "train.py")
+    (place.folder / "found").mkdir()
+    profile(place.folder / "found", {"pace": 2})
+    (place.folder / "found" / "study.db").touch()
+    done = place.run("verify", "--config", "found", "train.py", "--study", "found/", *ARGUMENTS)
+    assert done.returncode == ExitCode.USAGE, (done.stdout, done.stderr)
+    assert done.stderr.startswith("error: --study found: found/best.json lies there, and would be set aside with it")
+    assert (place.folder / "found" / "best.json").exists()
+
+
+def test_a_script_that_fails_as_written_names_the_folder_with_what_was_run(
+    place: Place, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("own")))
+    place.write("raise SystemExit('no such corpus')", "train.py")
+    profile(place.folder, {"pace": 2})
+    done = verify(place)
+    assert done.returncode == ExitCode.USER_SCRIPT and "no such corpus" in done.stderr
+    [folder] = re.findall(r"^autotune: what was run: (\S*autotune-verify-\S+)$", done.stderr, re.MULTILINE)
+    assert (Path(folder) / "trials" / "0000" / "log.txt").exists()
 
 
 @pytest.mark.parametrize(

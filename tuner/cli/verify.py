@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import sys
 import tempfile
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,22 +32,25 @@ from tuner.devices.cpu import host_devices
 from tuner.devices.host import usable_cores
 from tuner.devices.present import kind_of
 from tuner.errors import ExitCode, ProfileError, StorageError, UsageError
+from tuner.events import GOES_ON, Event, Listener, Noted
 from tuner.export import profile as profiles
 from tuner.export.profile import Profile
 from tuner.formatting import config_text, device_text
 from tuner.knowledge import FREE, KEEP
-from tuner.model import Script
+from tuner.model import Device, Script
 from tuner.progress import view_for
 from tuner.report.verified import Answer, Claim, verification
 from tuner.result import StudyResult
 from tuner.runner.process import ProcessRunner
 from tuner.space.declare import Known
 from tuner.space.registry import load_spaces
+from tuner.storage.folder import TRIALS
 from tuner.study.plan import StudyPlan
 from tuner.study.run import run_study
 
 TAKES_SCRIPT_ARGUMENTS = True
 BUDGET_S = 600.0
+BEGINS_ANEW = "the same command begins anew"
 _STATUSES = {Answer.HOLDS: ExitCode.OK, Answer.FAILS: ExitCode.NOT_VERIFIED, Answer.OPEN: ExitCode.CANNOT_TELL}
 _LIMITS = ("max_loss_increase", "min_sample_efficiency", "max_metric_drop", "max_metric_rise", "screen_samples")
 """Of a profile's limits those that are called as the keys of a study.toml."""
@@ -83,8 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     there = profiles.read(content_of(place), place)
     profile = profiles.choose(there, device, cores, place, devices=host_devices(os.environ))
     if not profile.config:
-        print(f"nothing to verify: {place} says to run the script as written on {device_text(device)}")
-        return ExitCode.OK
+        return _as_written(place, device, least)
     script = script_of(arguments, profile, place, "verify")
     knowledge_of(profile, script, place)
     settings = _settings(arguments, script, profile, place)
@@ -101,11 +105,10 @@ def run(arguments: argparse.Namespace) -> int:
     for change in changes_of(profile, plan.script, cores, place):
         print(f"not as it was proven: {printable(change)}")
     if is_kept:
-        set_aside(plan.folder)
-        check_writable(plan.folder)
+        _set_aside(plan.folder, place)
     else:
         plan = replace(plan, folder=_temporary_folder())
-    result = _studied(plan)
+    result = _studied(plan, is_kept=is_kept)
     if result.interrupted:
         print(f"stopped before that was told; what was measured: {plan.folder}")
         return ExitCode.INTERRUPTED
@@ -116,6 +119,25 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(f"  what was measured: autotune trials {plan.folder}")
     return _STATUSES[found.answer]
+
+
+def _as_written(place: str, device: Device, least: float) -> int:
+    """Raises ``ProfileError`` where more is asked of the script as written than to be as fast as itself."""
+    says = f"{place} says to run the script as written on {device_text(device)}"
+    if least > 1:
+        raise ProfileError(f"{says}: nothing in it is {least:g}x as fast", hint="leave out --min-speedup")
+    print(f"nothing to verify: {printable(says)}")
+    return ExitCode.OK
+
+
+def _set_aside(folder: Path, place: str) -> None:
+    """Makes way for a new study. Raises ``StorageError``, and ``UsageError`` where the best.json would go as well."""
+    if Path(place).resolve().is_relative_to(folder.resolve()):
+        raise UsageError(
+            f"--study {folder}: {place} lies there, and would be set aside with it", hint="name a folder of its own"
+        )
+    check_writable(folder)
+    set_aside(folder)
 
 
 def _claim(profile: Profile, least: float) -> Claim:
@@ -132,10 +154,28 @@ def _temporary_folder() -> Path:
         ) from error
 
 
-def _studied(plan: StudyPlan) -> StudyResult:
+def _studied(plan: StudyPlan, *, is_kept: bool) -> StudyResult:
+    """Raises as ``run_study``: a folder of ours in which nothing was run is gone then, and any other one is named."""
     stop = threading.Event()
-    with view_for(Console(soft_wrap=False)) as view, stopping_on_signals(stop, view.stopping):
-        return run_study(plan, ProcessRunner(), sampler_of(plan.seed), view, stop)
+    try:
+        with view_for(Console(soft_wrap=False)) as view, stopping_on_signals(stop, view.stopping):
+            return run_study(plan, ProcessRunner(), sampler_of(plan.seed), _beginning_anew(view), stop)
+    except BaseException:
+        if not is_kept and not any(plan.folder.glob(f"{TRIALS}/*")):
+            shutil.rmtree(plan.folder, ignore_errors=True)
+        elif not is_kept:
+            with suppress(OSError):
+                print(f"autotune: what was run: {plan.folder}", file=sys.stderr)
+        raise
+
+
+def _beginning_anew(listener: Listener) -> Listener:
+    """The listener, which is told of no study that could be resumed: the next command has another folder."""
+
+    def told(event: Event) -> None:
+        listener(Noted(event.text.replace(GOES_ON, BEGINS_ANEW)) if isinstance(event, Noted) else event)
+
+    return told
 
 
 def _settings(arguments: argparse.Namespace, script: Script, profile: Profile, place: str) -> Settings:

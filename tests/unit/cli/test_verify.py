@@ -12,8 +12,11 @@ import pytest
 from support import made_up
 
 from tuner.cli import build_parser, verify
-from tuner.cli.settings import Settings
-from tuner.errors import ProfileError
+from tuner.cli.planning import make_plan
+from tuner.cli.settings import Settings, gather
+from tuner.devices.cpu import cpu_device
+from tuner.errors import DeviceBusyError, ProfileError, UserScriptError
+from tuner.events import Event, Noted
 from tuner.export.profile import Profile, profile_of, read
 from tuner.model import Script
 
@@ -94,3 +97,30 @@ def test_a_small_share_comes_back_as_it_was_written() -> None:
 def test_a_limit_that_is_none_is_refused_with_its_place(limits: dict[str, Any]) -> None:
     with pytest.raises(ProfileError, match=r"^best\.json: limits: "):
         settings(profile(limits))
+
+
+@pytest.mark.parametrize(("error", "runs"), [(DeviceBusyError, False), (UserScriptError, True)])
+def test_a_folder_of_its_own_is_left_where_something_was_run_in_it_only(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: type[Exception], runs: bool
+) -> None:
+    folder = here / "made"
+
+    def fail(plan: Any, *rest: object) -> None:
+        (plan.folder / "trials" / "0000").mkdir(parents=True) if runs else plan.folder.mkdir()
+        raise error("what happened")
+
+    (here / "study.toml").unlink()
+    monkeypatch.setattr(verify, "run_study", fail)
+    arguments = build_parser().parse_args(["study", "train.py", "--device", "cpu"])
+    arguments.script_args = []
+    plan = replace(make_plan(gather(arguments)), folder=folder, device=cpu_device())
+    with pytest.raises(error):
+        verify._studied(plan, is_kept=False)
+    assert folder.exists() is runs
+    assert capsys.readouterr().err == (f"autotune: what was run: {folder}\n" if runs else "")
+
+
+def test_no_note_promises_that_the_same_command_resumes() -> None:
+    told: list[Event] = []
+    verify._beginning_anew(told.append)(Noted("with --budget 12m the same command goes on, and has the time"))
+    assert told == [Noted("with --budget 12m the same command begins anew, and has the time")]
