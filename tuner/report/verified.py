@@ -9,6 +9,7 @@ from enum import StrEnum
 from tuner.analysis.learning import LATER
 from tuner.analysis.stats import Noninferiority
 from tuner.formatting import count_text, gain_text, interval_text, screened_text
+from tuner.knowledge import FREE, changes_batch, samples_per_step
 from tuner.model import BASELINE, Config, Evidence, Outcome, OutcomeKind, Phase, Ratio, Trial, Verdict, Winner
 from tuner.result import StudyResult
 
@@ -82,6 +83,10 @@ def _failures(result: StudyResult, claim: Claim) -> Iterator[str]:
 
     Where the script as written failed in the finals as well, nothing that failed says anything of the config.
     """
+    written = result.knowledge.as_written
+    if result.study.limits.effective_batch != FREE and changes_batch(claim.config, result.knowledge):
+        own = samples_per_step({**written, **claim.config})
+        yield f"it trains on {own} samples a step, and the script as written on {samples_per_step(written)}"
     both = any(_has_failed(outcome) for _, outcome in _runs(result, BASELINE))
     for trial, outcome in _runs(result, claim.config):
         if _has_failed(outcome) and not both:

@@ -10,7 +10,19 @@ from support import made_up
 
 from tuner.analysis.learning import LATER
 from tuner.analysis.stats import Noninferiority
-from tuner.model import BASELINE, Evidence, KnobReport, Outcome, OutcomeKind, Ratio, Reference, Trial, Verdict, Winner
+from tuner.model import (
+    BASELINE,
+    Config,
+    Evidence,
+    KnobReport,
+    Outcome,
+    OutcomeKind,
+    Ratio,
+    Reference,
+    Trial,
+    Verdict,
+    Winner,
+)
 from tuner.report.verified import Answer, Claim, verification
 from tuner.result import LackOfTime, StudyResult
 
@@ -108,6 +120,22 @@ def test_a_knob_without_effect_is_no_claim_kept_however_fast_it_is() -> None:
     assert found.answer is Answer.FAILS and found.why == "precision isn't in effect: nothing computes in fp32"
     so_proven = replace(CLAIM, in_vain=frozenset({"precision"}))
     assert verification(by(won(1.37, 1.47), trial), so_proven).answer is Answer.HOLDS
+
+
+@pytest.mark.parametrize(("batch", "answer"), [("keep", Answer.FAILS), ("free", Answer.HOLDS)])
+def test_what_keeps_the_samples_of_a_step_no_more_fails_unless_they_were_free(batch: str, answer: Answer) -> None:
+    """The script's own batch is another one by now."""
+    config = Config(batch_size=32, grad_accumulation=2)
+    study = replace(made_up.STUDY, limits=replace(made_up.STUDY.limits, effective_batch=batch))
+    changes = {"study": study, "screened": (), "trials": (made_up.BASELINE, searched(config=config))}
+    now = replace(made_up.RESULT.knowledge, as_written={"batch_size": 128, "grad_accumulation": 1})
+    winner, claim = replace(won(1.37, 1.47), config=config), replace(CLAIM, config=config)
+    found = verification(by(winner, knowledge=now, **changes), claim)
+    assert found.answer is answer
+    if batch == "keep":
+        assert found.why == "it trains on 64 samples a step, and the script as written on 128"
+    before = replace(now, as_written={"batch_size": 64, "grad_accumulation": 1})
+    assert verification(by(winner, knowledge=before, **changes), claim).answer is Answer.HOLDS
 
 
 def test_on_another_number_of_devices_nothing_is_verified() -> None:
