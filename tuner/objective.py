@@ -37,6 +37,13 @@ class Objective:
         """Whether it follows the rate of samples, and may be judged by it in advance."""
         return self.maximize and self.unit.endswith("/s")
 
+    @property
+    def gains_of(self) -> str:
+        """What its gains are gains of, for people: behind how many times."""
+        if self.planned_samples is not None:
+            return f"the speed over {self.planned_samples:,} samples, start included"
+        return "the speed" if self.is_rate else f"as good by {self.name}"
+
 
 def amortised(objective: Objective, planned_samples: int) -> Objective:
     """The rate over a whole training of so many samples: what is paid once is charged to it, which is its start, with

@@ -99,6 +99,7 @@ def test_a_script_that_fails_as_written_names_the_folder_with_what_was_run(
         ({"objective": "latency (s)"}, "best.json was proven by latency (s), and this would be t", "--objective"),
         ({"limits": {"max_loss_increase": "much"}}, "best.json: limits: max_loss_increase = 'much'", ""),
         ({"config": {"pacer": 2}}, "best.json: 'pacer' is no knob", ""),
+        ({"ranks": 1000}, "best.json was proven in 1000 ranks, and there are fewer cores here", "where each rank"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_verified_is_refused_before_anything_runs(

@@ -89,6 +89,11 @@ def run(arguments: argparse.Namespace) -> int:
     profile = profiles.choose(there, device, cores, place, devices=host_devices(os.environ))
     if not profile.config:
         return _as_written(place, device, least)
+    if profile.ranks > cores:
+        raise ProfileError(
+            f"{place} was proven in {profile.ranks} ranks, and there are fewer cores here ({cores})",
+            hint="verify it where each rank has one",
+        )
     script = script_of(arguments, profile, place, "verify")
     knowledge_of(profile, script, place)
     settings = _settings(arguments, script, profile, place)

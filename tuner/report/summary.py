@@ -112,7 +112,7 @@ def _late(winner: Winner, result: StudyResult) -> list[str]:
     late = result.lacked_time
     if late is None or late.config == winner.config:
         return []
-    single = f"{gain_text(late.gain)} {_better(result.objective)} in a single trial"
+    single = f"{gain_text(late.gain)} {result.objective.gains_of} in a single trial"
     return [f"no time was left to prove {config_text(late.config)}: {single}"]
 
 
@@ -121,7 +121,7 @@ def _proof(winner: Winner, objective: Objective) -> str:
     label = f" ({winner.label})" if winner.label else ""
     how = "runs of each by turns," if winner.winner.turns else "interleaved runs of each"
     runs = f"{winner.runs} {how} in fresh processes{label}"
-    gain = f"{gain_text(ratio.ratio)} {_better(objective)}"
+    gain = f"{gain_text(ratio.ratio)} {objective.gains_of}"
     return f"{gain}, 95% interval {interval_text(ratio)}, from {runs}"
 
 
@@ -134,13 +134,6 @@ def _killed(result: StudyResult, winner: Winner) -> list[str]:
 
 def _more(objective: Objective) -> str:
     return "faster" if objective.is_rate else "better"
-
-
-def _better(objective: Objective) -> str:
-    """What gains are gains of."""
-    if objective.planned_samples is not None:
-        return f"the speed over {objective.planned_samples:,} samples, start included"
-    return "the speed" if objective.is_rate else f"as good by {objective.name}"
 
 
 def _sooner(winner: Winner, result: StudyResult) -> list[str]:
@@ -174,7 +167,7 @@ def _unproven(result: StudyResult) -> list[str]:
         f"not proven: {_lacked(result, best)}",
         f"the fastest single trial{kept} was {config_text(best.config)}: {gain} the speed of the script as written"
         if result.objective.is_rate and result.objective.planned_samples is None
-        else f"the best single trial{kept} was {config_text(best.config)}: {gain} {_better(result.objective)}",
+        else f"the best single trial{kept} was {config_text(best.config)}: {gain} {result.objective.gains_of}",
     ]
     return [*lines, f"that is no more than a hint: {result.roughness}"] if result.roughness else lines
 

@@ -11,6 +11,7 @@ from tuner.analysis.stats import Noninferiority
 from tuner.formatting import count_text, gain_text, interval_text, screened_text
 from tuner.knowledge import FREE, changes_batch, samples_per_step
 from tuner.model import BASELINE, Config, Evidence, Outcome, OutcomeKind, Phase, Ratio, Trial, Verdict, Winner
+from tuner.objective import RATE
 from tuner.result import StudyResult
 
 _OF_NO_CONFIG = frozenset({OutcomeKind.UNFINISHED, OutcomeKind.INFRASTRUCTURE, OutcomeKind.TIMED_OUT})
@@ -68,7 +69,7 @@ def verification(result: StudyResult, claim: Claim) -> Verification:
         return Verification(Answer.FAILS, failed)
     winner = result.winner
     if winner is not None and winner.config == claim.config:
-        return _by_finals(winner, claim)
+        return _by_finals(winner, claim, result.objective.gains_of)
     open_screen = next((s for s in result.screened if s.config == claim.config), None)
     if open_screen is not None and open_screen.verdict is not Noninferiority.PASS:
         return Verification(Answer.OPEN, screened_text(open_screen))
@@ -118,15 +119,13 @@ def _has_failed(outcome: Outcome) -> bool:
     return not (outcome.complete or outcome.kind in _OF_NO_CONFIG or outcome.reason in (*_BY_OTHERS, _TOO_SHORT))
 
 
-def _by_finals(winner: Winner, claim: Claim) -> Verification:
-    ratio = winner.speedup
-    if winner.label == LATER:
-        return Verification(Answer.FAILS, f"{_speed(ratio, claim)}: {winner.label}")
+def _by_finals(winner: Winner, claim: Claim, gains_of: str) -> Verification:
+    told = _told(winner.speedup, claim, gains_of)
     if winner.label:
-        return Verification(Answer.OPEN, f"{_speed(ratio, claim)}: {winner.label}")
-    if winner.verdict is Verdict.IMPROVED and ratio.low >= claim.least:
-        return Verification(Answer.HOLDS, _speed(ratio, claim))
-    return Verification(Answer.FAILS if claim.is_missed_by(ratio) else Answer.OPEN, _speed(ratio, claim))
+        return Verification(Answer.FAILS if winner.label == LATER else Answer.OPEN, f"{told}: {winner.label}")
+    if winner.verdict is Verdict.IMPROVED and winner.speedup.low >= claim.least:
+        return Verification(Answer.HOLDS, told)
+    return Verification(Answer.FAILS if claim.is_missed_by(winner.speedup) else Answer.OPEN, told)
 
 
 def _by_trial(result: StudyResult, claim: Claim) -> Verification:
@@ -136,18 +135,19 @@ def _by_trial(result: StudyResult, claim: Claim) -> Verification:
     reference = measured.reference if measured is not None else None
     if reference is None:
         return Verification(Answer.OPEN, result.cannot_tell or result.why)
-    told = f"in a single trial {_speed(reference.gain, claim)}"
+    told = f"in a single trial {_told(reference.gain, claim, RATE.gains_of)}"
     if result.cannot_tell:
         return Verification(Answer.OPEN, f"{told}; {result.cannot_tell}")
     if result.lacked_time is not None:  # it is as good as to be worth finals: these would have told
         return Verification(Answer.OPEN, f"{told}; no time was left for its proof")
-    if claim.is_missed_by(reference.gain):
+    by_speed = result.objective.is_rate and result.objective.planned_samples is None
+    if by_speed and claim.is_missed_by(reference.gain):
         return Verification(Answer.FAILS, told)
     return Verification(Answer.OPEN, f"{told}; {result.why}" if result.why else told)
 
 
-def _speed(ratio: Ratio, claim: Claim) -> str:
-    now = f"{gain_text(ratio.ratio)} the speed, 95% interval {interval_text(ratio)}"
+def _told(ratio: Ratio, claim: Claim, gains_of: str) -> str:
+    now = f"{gain_text(ratio.ratio)} {gains_of}, 95% interval {interval_text(ratio)}"
     asked = f", where {claim.least:g}x is asked for" if claim.least > 1 else ""
     if claim.proven is None:
         return now + asked

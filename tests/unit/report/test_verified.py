@@ -23,6 +23,7 @@ from tuner.model import (
     Verdict,
     Winner,
 )
+from tuner.objective import RATE, Objective, amortised
 from tuner.report.verified import Answer, Claim, verification
 from tuner.result import LackOfTime, StudyResult
 
@@ -170,3 +171,13 @@ def test_a_single_trial_tells_nothing_of_what_lacked_the_time_for_finals() -> No
     late = LackOfTime(made_up.CONFIG, 1.02, 900.0, made_up.CONFIG)
     assert verification(by(None, trial), CLAIM).answer is Answer.FAILS
     assert verification(by(None, trial, lacked_time=late), CLAIM).answer is Answer.OPEN
+
+
+def test_the_speed_of_a_single_trial_decides_nothing_by_another_objective() -> None:
+    """What it takes of energy, or over a whole training, may be less though it is slower."""
+    measured = made_up.measured(1200.0, reference=Reference(1210.0, Ratio(0.99, 0.97, 1.01), 20))
+    trial = searched(outcome=Outcome(OutcomeKind.COMPLETE, measurement=measured))
+    energy = Objective("energy", "J/sample", False, lambda measurement: measurement.rate)
+    for objective in (energy, amortised(RATE, 5000)):
+        assert verification(by(None, trial, objective=objective), CLAIM).answer is Answer.OPEN
+    assert "1.42x as good by energy, " in verification(by(won(1.37, 1.47), objective=energy), CLAIM).why
