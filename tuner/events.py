@@ -111,10 +111,6 @@ class StudyFinished:
     interrupted: bool = False
 
 
-GOES_ON = "the same command goes on"
-"""What a note says of a study that can be resumed."""
-
-
 @dataclass(frozen=True)
 class Noted:
     """A line for people."""

@@ -32,7 +32,6 @@ from tuner.devices.cpu import host_devices
 from tuner.devices.host import usable_cores
 from tuner.devices.present import kind_of
 from tuner.errors import ExitCode, ProfileError, StorageError, UsageError
-from tuner.events import GOES_ON, Event, Listener, Noted
 from tuner.export import profile as profiles
 from tuner.export.profile import Profile
 from tuner.formatting import config_text, device_text
@@ -50,7 +49,6 @@ from tuner.study.run import run_study
 
 TAKES_SCRIPT_ARGUMENTS = True
 BUDGET_S = 600.0
-BEGINS_ANEW = "the same command begins anew"
 _STATUSES = {Answer.HOLDS: ExitCode.OK, Answer.FAILS: ExitCode.NOT_VERIFIED, Answer.OPEN: ExitCode.CANNOT_TELL}
 _LIMITS = ("max_loss_increase", "min_sample_efficiency", "max_metric_drop", "max_metric_rise", "screen_samples")
 """Of a profile's limits those that are called as the keys of a study.toml."""
@@ -164,7 +162,7 @@ def _studied(plan: StudyPlan, *, is_kept: bool) -> StudyResult:
     stop = threading.Event()
     try:
         with view_for(Console(soft_wrap=False)) as view, stopping_on_signals(stop, view.stopping):
-            return run_study(plan, ProcessRunner(), sampler_of(plan.seed), _beginning_anew(view), stop)
+            return run_study(plan, ProcessRunner(), sampler_of(plan.seed), view, stop)
     except BaseException:
         if not is_kept and not any(plan.folder.glob(f"{TRIALS}/*")):
             shutil.rmtree(plan.folder, ignore_errors=True)
@@ -172,15 +170,6 @@ def _studied(plan: StudyPlan, *, is_kept: bool) -> StudyResult:
             with suppress(OSError):
                 print(f"autotune: what was run: {plan.folder}", file=sys.stderr)
         raise
-
-
-def _beginning_anew(listener: Listener) -> Listener:
-    """The listener, which is told of no study that could be resumed: the next command has another folder."""
-
-    def told(event: Event) -> None:
-        listener(Noted(event.text.replace(GOES_ON, BEGINS_ANEW)) if isinstance(event, Noted) else event)
-
-    return told
 
 
 def _settings(arguments: argparse.Namespace, script: Script, profile: Profile, place: str) -> Settings:

@@ -11,7 +11,7 @@ from tuner.analysis.comparison import NO_PROOF, contest_of, decide, failed_in, i
 from tuner.analysis.learning import LATER, is_later
 from tuner.analysis.schedule import Schedule
 from tuner.analysis.stats import Noninferiority
-from tuner.events import GOES_ON, FinalsStarted, PairFinished
+from tuner.events import FinalsStarted, PairFinished
 from tuner.formatting import config_text, count_text
 from tuner.model import BASELINE, Config, Phase, Ratio, Trial, Verdict, Winner
 from tuner.storage.database import NewTrial
@@ -72,7 +72,7 @@ def verdict_so_far(study: StudyContext) -> Winner | None:
         winner = winner if is_proven else None
         proven = f"proven by {count_text(looked.rounds, 'round')}" if is_proven and looked else "nothing is proven yet"
         rounds = f"{left[0][0] - 1} of {count_text(schedule.rounds, 'round')}"
-        study.note(f"{proven}: stopped after {rounds} of the finals; {GOES_ON}")
+        study.note(f"{proven}: stopped after {rounds} of the finals")
     return _standing(study, winner if winner is not None and winner.label in ("", LATER) else None)
 
 
@@ -231,7 +231,7 @@ def _end(study: StudyContext, schedule: Schedule) -> Schedule:
 
 def _note_disturbed(study: StudyContext, schedule: Schedule) -> None:
     if not (schedule.ended or _has_calm_rounds(study, schedule)) and schedule.rounds < study.plan.most_rounds:
-        study.note(f"too few rounds were calm to prove anything: with more time {GOES_ON}")
+        study.note("too few rounds were calm to prove anything, and no time is left for more")
 
 
 def _has_calm_rounds(study: StudyContext, schedule: Schedule) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from tuner.analysis.accuracy import MOST_SEEDS, SEEDS, Screened
 from tuner.analysis.learning import gives_no_loss
 from tuner.analysis.stats import Noninferiority
-from tuner.events import GOES_ON
 from tuner.formatting import config_text
 from tuner.model import Phase, Trial, Verdict, Winner
 from tuner.result import LackOfTime
@@ -41,7 +40,7 @@ def lack_of_time(study: StudyContext, candidates: Sequence[Trial], winner: Winne
     proof_s = time.finals_s(first.config, max(0, FEWEST_ROUNDS - time.rounds_done(first.config)))
     minutes = _minutes_with(study, _screens_s(study, first) + proof_s)
     named = config_text(first.config) + (f", before {config_text(fastest.config)}" if first != fastest else "")
-    study.note(f"with --budget {minutes}m {GOES_ON}, and has the time to prove {named}")
+    study.note(f"with --budget {minutes}m the same command has the time to prove {named}")
     return LackOfTime(fastest.config, study.track.gain(fastest) or 0.0, 60.0 * minutes, first.config)
 
 

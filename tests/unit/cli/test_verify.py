@@ -16,7 +16,6 @@ from tuner.cli.planning import make_plan
 from tuner.cli.settings import Settings, gather
 from tuner.devices.cpu import cpu_device
 from tuner.errors import DeviceBusyError, ProfileError, UserScriptError
-from tuner.events import Event, Noted
 from tuner.export.profile import Profile, profile_of, read
 from tuner.model import Script
 
@@ -118,9 +117,3 @@ def test_a_folder_of_its_own_is_left_where_something_was_run_in_it_only(
         verify._studied(plan, is_kept=False)
     assert folder.exists() is runs
     assert capsys.readouterr().err == (f"autotune: what was run: {folder}\n" if runs else "")
-
-
-def test_no_note_promises_that_the_same_command_resumes() -> None:
-    told: list[Event] = []
-    verify._beginning_anew(told.append)(Noted("with --budget 12m the same command goes on, and has the time"))
-    assert told == [Noted("with --budget 12m the same command begins anew, and has the time")]

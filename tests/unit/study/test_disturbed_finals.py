@@ -21,7 +21,7 @@ from tuner.search.structured import StructuredSampler
 from tuner.study.run import run_study
 
 BF16 = Config(precision="bf16")
-GOES_ON = "too few rounds were calm to prove anything: with more time the same command goes on"
+TOO_FEW = "too few rounds were calm to prove anything, and no time is left for more"
 
 
 class Shared(Clocked):
@@ -66,10 +66,10 @@ def test_finals_of_which_no_round_was_calm_go_on_where_there_is_more_time(tmp_pa
     first, notes = studied(tmp_path, budget_s, busy_runs=100)
     assert first.winner is not None and first.winner.verdict is Verdict.KEEP_BASELINE
     assert "other processes kept the machine busy" in first.winner.label and len(rounds(first)) >= 3
-    assert GOES_ON in notes and first.seconds <= budget_s
+    assert TOO_FEW in notes and first.seconds <= budget_s
     again, notes = studied(tmp_path, 1000.0, busy_runs=0)
     assert again.winner is not None and (again.winner.verdict, again.winner.config) == (Verdict.IMPROVED, BF16)
-    assert GOES_ON not in notes and rounds(first) < rounds(again)
+    assert TOO_FEW not in notes and rounds(first) < rounds(again)
     assert finals(tmp_path).get("earlier") == [], "they are the same finals, which spend no other share of the error"
     [profile] = json.loads(PROFILE.serialize(again, None) or b"")["profiles"]
     assert profile["config"] == {"precision": "bf16"}
@@ -81,7 +81,7 @@ def test_rounds_are_added_until_enough_of_them_were_calm(tmp_path: Path) -> None
     """
     result, notes = studied(tmp_path, 105.0, busy_runs=6, finals_s=4.0)
     assert result.winner is not None and result.winner.verdict is Verdict.IMPROVED
-    assert result.winner.runs >= 3 and GOES_ON not in notes and result.seconds <= 105.0
+    assert result.winner.runs >= 3 and TOO_FEW not in notes and result.seconds <= 105.0
 
 
 @pytest.mark.parametrize("finals_s", [25.0, 18.0])
@@ -91,7 +91,7 @@ def test_disturbed_finals_that_had_no_time_for_their_first_look_go_on_to_it(tmp_
     """
     first, notes = studied(tmp_path, 200.0, busy_runs=100, finals_s=finals_s)
     stored = finals(tmp_path)
-    assert GOES_ON in notes and not first.improved
+    assert TOO_FEW in notes and not first.improved
     assert (stored["first"], stored["most"], stored["rounds"]) == (5, 27, len(rounds(first))) and len(rounds(first)) < 5
     again, _ = studied(tmp_path, 700.0, busy_runs=0)
     assert again.improved and again.winner is not None and again.winner.runs >= 3

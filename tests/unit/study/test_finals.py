@@ -236,7 +236,7 @@ def test_finals_that_are_stopped_between_two_looks_prove_nothing_yet(tmp_path: P
     assert stopped.result.interrupted and finished == {1, 2, 3}
     assert stopped.result.winner is None and profile(stopped.result)["verdict"] == "keep-baseline"
     notes = [event.text for event in of(stopped.events, Noted)]
-    assert "nothing is proven yet: stopped after 3 of 5 rounds of the finals; the same command goes on" in notes
+    assert "nothing is proven yet: stopped after 3 of 5 rounds of the finals" in notes
     resumed = Ran(study, speeds()).result
     assert resumed.winner is not None and resumed.winner.verdict is Verdict.IMPROVED and resumed.winner.runs == 5
 

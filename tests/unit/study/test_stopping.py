@@ -57,7 +57,7 @@ def test_what_a_look_has_proven_stands_where_the_rounds_after_it_are_stopped(tmp
     notes = [note.text for note in of(stopped.events, Noted)]
     assert notes[-2:] == [
         "proven, and there is time to know it better: 3 more rounds",
-        "proven by 5 rounds: stopped after 6 of 8 rounds of the finals; the same command goes on",
+        "proven by 5 rounds: stopped after 6 of 8 rounds of the finals",
     ]
     winner = stopped.result.winner
     assert winner is not None and (winner.verdict, winner.config, winner.runs) == (Verdict.IMPROVED, BF16, 5)
