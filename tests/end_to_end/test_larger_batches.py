@@ -116,7 +116,7 @@ def test_run_applies_the_larger_batch_with_its_rate_where_it_is_asked_for(tmp_pa
     assert told in third.stderr
     plain = place.run(*command())
     assert plain.stdout == "batches of 32 at 0.01\n"
-    assert "as written: nothing was proven faster" in plain.stderr
+    assert "nothing that keeps the effective batch was proven faster (--tier 3 applies" in plain.stderr
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,9 @@ def _says(profile: profiles.Profile, tier: int) -> str:
     if tier == _OPTIMISATION:
         sooner = f", a loss {gain_text(profile.speedup)} as fast when it was proven" if profile.speedup else ""
         return f"applying {config_text(profile.config)} (tier 3, a larger effective batch{sooner})"
+    if (profile.verdict is Verdict.KEEP_BASELINE or not profile.config) and profile.larger:
+        proven = "nothing that keeps the effective batch was proven faster (--tier 3 applies larger batches)"
+        return f"running the script as written: {proven}"
     if profile.verdict is Verdict.KEEP_BASELINE or not profile.config:
         return "running the script as written: nothing was proven faster"
     return f"applying {config_text(profile.config)} ({gain_text(profile.speedup or 1.0)} when it was proven)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,8 +14,9 @@ from tuner.cli.chosen_profile import script_of
 from tuner.devices.cpu import cpu_device
 from tuner.errors import ProfileError, UntrustedError
 from tuner.export.profile import Profile
+from tuner.export.tier3 import Tier3
 from tuner.knowledge import Knowledge
-from tuner.model import Config, Device, Script, Verdict
+from tuner.model import BASELINE, Config, Device, Script, Verdict
 from tuner.space.declare import Known
 from tuner.space.registry import AUTO, load_spaces
 
@@ -47,6 +49,16 @@ def test_a_profile_of_an_earlier_version_is_told_where_its_lines_mean_others() -
     [said] = run._remarks(old, Knowledge(), cpu_device(), shown=False)
     assert "of an earlier version" in said
     assert run._remarks(old, old.knowledge, cpu_device(), shown=False) == []
+
+
+@pytest.mark.parametrize(
+    ("verdict", "told"), [(Verdict.IMPROVED, "--tier 3 applies larger batches"), (Verdict.KEEP_BASELINE, "faster$")]
+)
+def test_a_larger_batch_is_told_where_nothing_else_was_proven(verdict: Verdict, told: str) -> None:
+    """That nothing was proven faster was said where a larger batch was."""
+    larger = Tier3(Config(batch_size=32), verdict, 1.5)
+    profile = replace(PROFILE, verdict=Verdict.KEEP_BASELINE, config=BASELINE, tier3=larger)
+    assert re.search(told, run._says(profile, 2))
 
 
 @pytest.mark.parametrize(("argv", "named"), [((), "a.py;"), (("--lr", "1"), "a.py -- --lr 1;")])
