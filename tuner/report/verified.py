@@ -65,6 +65,9 @@ def verification(result: StudyResult, claim: Claim) -> Verification:
     if now != claim.devices:
         return Verification(Answer.OPEN, f"proven on {count_text(claim.devices, 'device')} of one process, now {now}")
     failed = next(_failures(result, claim), "")
+    if failed and result.broke_it:
+        own = f"autotune broke the script, and left out: {', '.join(result.broke_it)} ({result.fault})"
+        return Verification(Answer.OPEN, f"{failed}; {own}")
     if failed:
         return Verification(Answer.FAILS, failed)
     winner = result.winner

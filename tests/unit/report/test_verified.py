@@ -119,6 +119,8 @@ def test_a_knob_without_effect_is_no_claim_kept_however_fast_it_is() -> None:
     trial = searched(outcome=Outcome(OutcomeKind.COMPLETE, measurement=measured))
     found = verification(by(won(1.37, 1.47), trial), CLAIM)
     assert found.answer is Answer.FAILS and found.why == "precision isn't in effect: nothing computes in fp32"
+    broken = verification(by(won(1.37, 1.47), trial, broke_it=("modules",), fault="made-up/fault.txt"), CLAIM)
+    assert broken.answer is Answer.OPEN and broken.why.endswith("left out: modules (made-up/fault.txt)")
     so_proven = replace(CLAIM, in_vain=frozenset({"precision"}))
     assert verification(by(won(1.37, 1.47), trial), so_proven).answer is Answer.HOLDS
 
