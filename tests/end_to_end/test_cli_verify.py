@@ -70,15 +70,20 @@ def test_where_nothing_was_proven_there_is_nothing_to_verify(place: Place) -> No
     assert asked.returncode == ExitCode.USAGE and "nothing in it is 1.5x as fast [profile]" in asked.stderr
 
 
-def test_the_study_of_the_profile_is_not_set_aside(place: Place) -> None:
+def test_what_is_no_earlier_verification_is_not_set_aside(place: Place) -> None:
+    """Neither the study of the profile, nor another one, nor a folder with something else."""
     place.write(TRAIN, "train.py")
-    (place.folder / "found").mkdir()
+    for name, files in (("found", ["study.db"]), ("other", ["study.db", "best.json"]), ("corpus", ["a.txt"])):
+        (place.folder / name).mkdir()
+        for file in files:
+            (place.folder / name / file).touch()
     profile(place.folder / "found", {"pace": 2})
-    (place.folder / "found" / "study.db").touch()
-    done = place.run("verify", "--config", "found", "train.py", "--study", "found/", *ARGUMENTS)
-    assert done.returncode == ExitCode.USAGE, (done.stdout, done.stderr)
-    assert done.stderr.startswith("error: --study found: found/best.json lies there, and would be set aside with it")
-    assert (place.folder / "found" / "best.json").exists()
+    (place.folder / "found" / "best.json").rename(place.folder / "found" / "all.json")
+    for name in ("found", "other", "corpus"):
+        done = place.run("verify", "--config", "found/all.json", "train.py", "--study", name, *ARGUMENTS)
+        assert done.returncode == ExitCode.USAGE, (done.stdout, done.stderr)
+        assert done.stderr.startswith(f"error: --study {name} holds something else than an earlier verification")
+    assert sorted(path.name for path in place.folder.iterdir() if path.is_dir()) == ["corpus", "found", "other"]
 
 
 def test_a_script_that_fails_as_written_names_the_folder_with_what_was_run(

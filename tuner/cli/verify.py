@@ -32,6 +32,7 @@ from tuner.devices.cpu import host_devices
 from tuner.devices.host import usable_cores
 from tuner.devices.present import kind_of
 from tuner.errors import ExitCode, ProfileError, StorageError, UsageError
+from tuner.export import PROFILE
 from tuner.export import profile as profiles
 from tuner.export.profile import Profile
 from tuner.formatting import config_text, device_text
@@ -43,7 +44,7 @@ from tuner.result import StudyResult
 from tuner.runner.process import ProcessRunner
 from tuner.space.declare import Known
 from tuner.space.registry import load_spaces
-from tuner.storage.folder import TRIALS
+from tuner.storage.folder import DATABASE, LOCK, TRIALS
 from tuner.study.plan import StudyPlan
 from tuner.study.run import run_study
 
@@ -134,13 +135,22 @@ def _as_written(place: str, device: Device, least: float) -> int:
 
 
 def _set_aside(folder: Path, place: str) -> None:
-    """Makes way for a new study. Raises ``StorageError``, and ``UsageError`` where the best.json would go as well."""
-    if Path(place).resolve().is_relative_to(folder.resolve()):
-        raise UsageError(
-            f"--study {folder}: {place} lies there, and would be set aside with it", hint="name a folder of its own"
-        )
+    """Makes way where an earlier verification lies. Raises ``StorageError``, and ``UsageError`` where anything else
+    does, such as a study with its best.json: night by night it would be moved to another name.
+    """
     check_writable(folder)
+    there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    is_earlier = DATABASE in there and PROFILE.file_name not in there and not _lies_in(folder, place)
+    if there - {LOCK} and not is_earlier:
+        raise UsageError(
+            f"--study {folder} holds something else than an earlier verification, which would be set aside",
+            hint="name a folder of its own",
+        )
     set_aside(folder)
+
+
+def _lies_in(folder: Path, place: str) -> bool:
+    return Path(place).resolve().is_relative_to(folder.resolve())
 
 
 def _claim(profile: Profile, least: float) -> Claim:
