@@ -14,6 +14,7 @@ from support.tf_networks import SAMPLES, Gan, Net, batches
 from support.tf_trials import STEPS_ALONE, begin
 
 from tuner.child.session import StopTrial
+from tuner.child.tensorflow.evidence import EAGER
 
 __all__ = ["begin"]
 
@@ -43,6 +44,7 @@ def test_steps_and_samples_of_a_loop_with_validation(begin: Begin, traced: bool)
     assert facts["as_written"]["batch_size"] == 8
     assert trial.set_apart() >= 2
     assert facts["left_out"].get("jit_compile", "") == ("" if traced else "the training step isn't a tf.function")
+    assert any("runs eagerly" in remark for remark in facts["remarks"]) is not traced
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["eager", "tf.function"])
@@ -283,7 +285,7 @@ def test_all_steps_of_each_clients_own_optimizer_count(begin: Begin) -> None:
         for _ in range(5):
             client.step(x, y)
     facts = trial.end()
-    assert (trial.steps, facts["unit"], facts["remarks"]) == (15, "steps", [STEPS_ALONE])
+    assert (trial.steps, facts["unit"], facts["remarks"]) == (15, "steps", [STEPS_ALONE, EAGER])
 
 
 def test_the_steps_of_functions_that_train_one_after_another_count(begin: Begin) -> None:

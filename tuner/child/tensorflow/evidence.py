@@ -23,11 +23,19 @@ def why_unsized(out_of_reach: str) -> str:
     return f"{UNFED}: where the loop makes its batches, and {BIND}" if out_of_reach == UNFED else out_of_reach
 
 
+EAGER = (
+    "the training step runs eagerly, one operation after the other: as a tf.function it may be several times as fast,"
+    " and no knob makes it one"
+)
+"""Of small models Python's part is nearly all: one took 864 samples/s so, and some 20,000 as a function (two cores)."""
+
+
 def observe_compilation(session: Session, functions: FunctionWatch) -> None:
     """Facts, what the script wrote and what was seen of ``jit_compile``, where a loop of the script's own trained."""
     stepping = [entry for entry in functions.training if entry.calls]
     if not stepping:
         session.facts.left_out["jit_compile"] = "the training step isn't a tf.function"
+        session.facts.remark(EAGER)
     else:
         session.facts.as_written["jit_compile"] = all(entry.written_jit for entry in stepping)
         if any(entry.fetches for entry in stepping):
