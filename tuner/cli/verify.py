@@ -39,7 +39,7 @@ from tuner.formatting import config_text, device_text
 from tuner.knowledge import FREE, KEEP
 from tuner.model import Device, Script
 from tuner.progress import view_for
-from tuner.report.verified import Answer, Claim, verification
+from tuner.report.verified import Answer, Claim, Verification, verification
 from tuner.result import StudyResult
 from tuner.runner.process import ProcessRunner
 from tuner.space.declare import Known
@@ -112,11 +112,10 @@ def run(arguments: argparse.Namespace) -> int:
         _set_aside(plan.folder, place)
     else:
         plan = replace(plan, folder=_temporary_folder())
-    result = _studied(plan, is_kept=is_kept)
-    if result.interrupted:
+    found = _found(plan, _claim(profile, least), is_kept=is_kept)
+    if found is None:
         print(f"stopped before that was told; what was measured: {plan.folder}")
         return ExitCode.INTERRUPTED
-    found = verification(result, _claim(profile, least))
     print(f"{found.answer} on {device_text(device)}: {config_text(profile.config)}\n  {printable(found.why)}")
     if found.answer is Answer.HOLDS and not is_kept:
         shutil.rmtree(plan.folder, ignore_errors=True)
@@ -165,6 +164,18 @@ def _temporary_folder() -> Path:
         raise StorageError(
             f"can't make a temporary folder: {error.strerror}", hint="choose one with --study DIR"
         ) from error
+
+
+def _found(plan: StudyPlan, claim: Claim, *, is_kept: bool) -> Verification | None:
+    """What a study says of the claim; None where it was interrupted. Raises as ``run_study``.
+
+    It refuses a value by what the script as written shows only: that is no wrong usage, the config can't be set here.
+    """
+    try:
+        result = _studied(plan, is_kept=is_kept)
+    except UsageError as error:
+        return Verification(Answer.FAILS, ": ".join(filter(None, (error.message, error.hint))))
+    return None if result.interrupted else verification(result, claim)
 
 
 def _studied(plan: StudyPlan, *, is_kept: bool) -> StudyResult:

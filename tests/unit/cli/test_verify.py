@@ -15,9 +15,11 @@ from tuner.cli import build_parser, verify
 from tuner.cli.planning import make_plan
 from tuner.cli.settings import Settings, gather
 from tuner.devices.cpu import cpu_device
-from tuner.errors import DeviceBusyError, ProfileError, UserScriptError
+from tuner.errors import DeviceBusyError, ProfileError, UsageError, UserScriptError
 from tuner.export.profile import Profile, profile_of, read
 from tuner.model import Script
+from tuner.report.verified import Answer, Claim, Verification
+from tuner.study.plan import StudyPlan
 
 DECLARED = """
 [study]
@@ -64,6 +66,14 @@ def settings(one: Profile, *options: str) -> Settings:
     return verify._settings(arguments, Script("train.py", ("--epochs", "3")), one, "best.json")
 
 
+def plan_in(folder: Path) -> StudyPlan:
+    """A study's plan for the script, in that folder."""
+    Path("study.toml").unlink()
+    arguments = build_parser().parse_args(["study", "train.py", "--device", "cpu"])
+    arguments.script_args = []
+    return replace(make_plan(gather(arguments)), folder=folder)
+
+
 def test_the_limits_are_those_of_the_profile_whatever_a_file_beside_the_script_says() -> None:
     found = settings(profile({"max_loss_increase": 0.02, "trial_timeout_s": 600.0, "max_host_bytes": 2**31}))
     assert (found.accuracy.max_loss_increase, found.accuracy.samples) == (0.02, None)
@@ -108,12 +118,21 @@ def test_a_folder_of_its_own_is_left_where_something_was_run_in_it_only(
         (plan.folder / "trials" / "0000").mkdir(parents=True) if runs else plan.folder.mkdir()
         raise error("what happened")
 
-    (here / "study.toml").unlink()
     monkeypatch.setattr(verify, "run_study", fail)
-    arguments = build_parser().parse_args(["study", "train.py", "--device", "cpu"])
-    arguments.script_args = []
-    plan = replace(make_plan(gather(arguments)), folder=folder, device=cpu_device())
+    plan = plan_in(folder)
     with pytest.raises(error):
         verify._studied(plan, is_kept=False)
     assert folder.exists() is runs
     assert capsys.readouterr().err == (f"autotune: what was run: {folder}\n" if runs else "")
+
+
+def test_a_value_that_the_script_takes_no_more_is_told_of_the_profile(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: object) -> None:
+        raise UsageError("precision=bf16: that is none of its values here", hint="they are: fp32")
+
+    monkeypatch.setattr(verify, "run_study", refuse)
+    found = verify._found(plan_in(here), Claim(made_up.CONFIG, 1.0, None), is_kept=True)
+    told = "precision=bf16: that is none of its values here: they are: fp32"
+    assert found == Verification(Answer.FAILS, told)
