@@ -120,8 +120,11 @@ def test_what_cannot_be_verified_is_refused_before_anything_runs(
 @pytest.mark.slow  # two studies of a minute
 @pytest.mark.timed
 @pytest.mark.timeout(400)
-def test_what_holds_is_verified_and_what_was_lost_is_not(place: Place) -> None:
+def test_what_holds_is_verified_and_what_was_lost_is_not(
+    place: Place, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The proof is taken twice: of the script that was proven, and of one that is as fast without the config."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("own")))  # what isn't verified leaves its folder
     place = Place(place.folder, WITH_SHORT_WINDOWS)
     place.write(TRAIN, "train.py")
     profile(place.folder, {"pace": 2})
