@@ -31,7 +31,7 @@ from tuner.cli.verb import Subparsers
 from tuner.devices.cpu import host_devices
 from tuner.devices.host import usable_cores
 from tuner.devices.present import kind_of
-from tuner.errors import ExitCode, ProfileError, StorageError, UsageError
+from tuner.errors import ExitCode, ObjectiveError, ProfileError, SpaceError, StorageError, UsageError
 from tuner.export import PROFILE
 from tuner.export import profile as profiles
 from tuner.export.profile import Profile
@@ -174,6 +174,8 @@ def _found(plan: StudyPlan, claim: Claim, *, is_kept: bool) -> Verification | No
     try:
         result = _studied(plan, is_kept=is_kept)
     except UsageError as error:
+        if isinstance(error, (SpaceError, ObjectiveError)):
+            raise  # that a declaration of the user's fails says nothing of the config
         return Verification(Answer.FAILS, ": ".join(filter(None, (error.message, error.hint))))
     return None if result.interrupted else verification(result, claim)
 

@@ -14,8 +14,7 @@ from support import made_up
 from tuner.cli import build_parser, verify
 from tuner.cli.planning import make_plan
 from tuner.cli.settings import Settings, gather
-from tuner.devices.cpu import cpu_device
-from tuner.errors import DeviceBusyError, ProfileError, UsageError, UserScriptError
+from tuner.errors import DeviceBusyError, ObjectiveError, ProfileError, UsageError, UserScriptError
 from tuner.export.profile import Profile, profile_of, read
 from tuner.model import Script
 from tuner.report.verified import Answer, Claim, Verification
@@ -136,3 +135,14 @@ def test_a_value_that_the_script_takes_no_more_is_told_of_the_profile(
     found = verify._found(plan_in(here), Claim(made_up.CONFIG, 1.0, None), is_kept=True)
     told = "precision=bf16: that is none of its values here: they are: fp32"
     assert found == Verification(Answer.FAILS, told)
+
+
+def test_a_declaration_of_the_users_that_fails_says_nothing_of_the_config(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object) -> None:
+        raise ObjectiveError("objective.py: division by zero")
+
+    monkeypatch.setattr(verify, "run_study", fail)
+    with pytest.raises(ObjectiveError):
+        verify._found(plan_in(here), Claim(made_up.CONFIG, 1.0, None), is_kept=True)
