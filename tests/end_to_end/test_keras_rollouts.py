@@ -10,6 +10,8 @@ import pytest
 from support.keras_trials import Trial, begin, model
 from support.tf_trials import STEPS_ALONE
 
+from tuner.child.tensorflow.evidence import EAGER
+
 __all__ = ["begin"]
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(300)]
 
@@ -39,7 +41,7 @@ def test_what_a_policy_is_asked_is_part_of_the_loop(begin: Begin, way: str) -> N
             policy.optimizer.apply_gradients(zip(gradients, policy.trainable_variables, strict=True))
     facts = trial.end()
     assert trial.set_apart() == 0
-    assert facts["remarks"] == [REMARK, STEPS_ALONE]
+    assert facts["remarks"] == [REMARK, STEPS_ALONE, EAGER]
 
 
 @pytest.mark.slow  # 2 s beside three others
