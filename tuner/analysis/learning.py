@@ -10,7 +10,7 @@ from enum import StrEnum
 import numpy as np
 
 from tuner.analysis.stats import Floats
-from tuner.model import LossSeries, Outcome, Ratio
+from tuner.model import LossSeries, Outcome, Ratio, Trial
 
 FIRST_STEPS = 5
 """A loss begins at the mean of so many steps."""
@@ -74,10 +74,13 @@ def shows_loss(outcome: Outcome) -> bool:
     return outcome.measurement is not None and any(series.points for series in outcome.measurement.losses)
 
 
-def gives_no_loss(written: Outcome) -> bool:
+def gives_no_loss(baseline: Trial | None) -> bool:
     """Whether no training loss is to be seen in the script as written however long it is looked at: no framework trains
-    in it, or PyTorch without a backward or an optimizer, and it only tells where a step ends.
+    in it, or PyTorch without a backward or an optimizer, and it only tells where a step ends. Not before it has run.
     """
+    written = baseline.outcome if baseline is not None else None
+    if written is None:
+        return False
     known = written.knowledge
     without_backward = known.framework == "torch" and not (known.backwards or known.optimizers)
     return (not known.framework or without_backward) and not shows_loss(written)

@@ -50,6 +50,14 @@ def parse_fraction(text: str) -> float:
     return fraction
 
 
+def seconds_of(option: str, text: str) -> float:
+    """Seconds of a duration that an option was given. Raises ``UsageError`` naming the option."""
+    try:
+        return parse_seconds(text)
+    except UsageError as error:
+        raise UsageError(f"--{option}: {error.message}", hint=error.hint) from error
+
+
 def parse_seconds(text: str) -> float:
     """Seconds of a duration: ``90``, ``90s``, ``30m``, ``1h30m``, ``250ms``. Raises ``UsageError``."""
     hint = "write a duration such as 90s, 30m, 1h30m or 2d"

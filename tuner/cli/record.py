@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tuner.cli.options import declare_ranks, declare_script
 from tuner.cli.planning import check_writable, make_plan
-from tuner.cli.quantities import parse_seconds
+from tuner.cli.quantities import seconds_of
 from tuner.cli.script import warn_of_secrets
 from tuner.cli.settings import Settings, gather
 from tuner.cli.signals import stopping_on_signals
@@ -128,12 +128,7 @@ def _recording(arguments: argparse.Namespace, budget: str | None) -> Recording:
 
 
 def _seconds(option: str, text: str | None) -> float | None:
-    if text is None:
-        return None
-    try:
-        return parse_seconds(text)
-    except UsageError as error:
-        raise UsageError(f"--{option}: {error.message}", hint=error.hint) from error
+    return seconds_of(option, text) if text is not None else None
 
 
 def _values(texts: Sequence[str]) -> dict[str, tuple[Value, ...]]:

@@ -21,7 +21,7 @@ from tuner.cli.chosen_profile import changes_of, check_config, device_of, knowle
 from tuner.cli.options import declare_profile
 from tuner.cli.planning import check_writable, make_plan, set_aside
 from tuner.cli.printable import printable
-from tuner.cli.quantities import parse_seconds
+from tuner.cli.quantities import seconds_of
 from tuner.cli.script import warn_of_secrets
 from tuner.cli.settings import Settings, gather, typed_keys
 from tuner.cli.signals import stopping_on_signals
@@ -202,7 +202,8 @@ def _settings(arguments: argparse.Namespace, script: Script, profile: Profile, p
     named.script_args, named.budget = list(script.argv), None
     return replace(
         gather(named, _proven_within(profile, place)), knobs=tuple(profile.config), pinned=profile.config,
-        trials=2, probe=False, budget_s=_budget_s(arguments.budget), folder=arguments.study or "",
+        trials=2, probe=False, budget_s=seconds_of("budget", arguments.budget) if arguments.budget else BUDGET_S,
+        folder=arguments.study or "",
     )  # fmt: skip
 
 
@@ -229,14 +230,6 @@ def _proven_within(profile: Profile, place: str) -> Mapping[str, Any]:
         )
     except UsageError as error:
         raise ProfileError(error.message, hint=error.hint or "run the study again to rewrite it") from error
-
-
-def _budget_s(text: str | None) -> float:
-    """Seconds. Raises ``UsageError`` naming the option."""
-    try:
-        return parse_seconds(text) if text else BUDGET_S
-    except UsageError as error:
-        raise UsageError(f"--budget: {error.message}", hint=error.hint) from error
 
 
 def _ratio(text: str) -> float:

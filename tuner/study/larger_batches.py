@@ -205,8 +205,7 @@ def _screens(study: StudyContext, candidates: Sequence[Trial]) -> dict[int, Scre
 def _unfit(study: StudyContext, candidates: Sequence[Trial], told: dict[int, Screened]) -> LargerBatch:
     """The fastest of those that no finals follow for, and why."""
     screened = {trial.number: trial for trial in candidates if trial.number in told}
-    written = study.baseline.outcome if study.baseline is not None else None
-    late = UNTOLD if written is not None and gives_no_loss(written) else UNCOMPARED
+    late = UNTOLD if gives_no_loss(study.baseline) else UNCOMPARED
     if not screened:
         return _single(study, candidates[0], late)
 

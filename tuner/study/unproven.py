@@ -87,9 +87,7 @@ def _is_rejected(study: StudyContext, trial: Trial) -> bool:
 
 
 def _shows_nothing(study: StudyContext) -> bool:
-    written = study.baseline
-    no_loss = written is not None and written.outcome is not None and gives_no_loss(written.outcome)
-    return no_loss and not study.plan.accuracy.metrics
+    return gives_no_loss(study.baseline) and not study.plan.accuracy.metrics
 
 
 def _is_judged(study: StudyContext, trial: Trial, winner: Winner | None) -> bool:
