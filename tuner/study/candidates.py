@@ -13,10 +13,11 @@ from tuner.model import BASELINE, Config, Trial
 from tuner.search.history import History
 from tuner.search.leaner import Leaner
 from tuner.search.twins import tells_no_more
-from tuner.study.budget import FEWEST_ROUNDS, keeping_batch
+from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import StudyContext
 from tuner.study.schedules import Contest, going_on, in_order, through
 from tuner.study.screens import keep_screen, lengths_of, missing_s, screen, screen_of
+from tuner.study.study_time import keeping_batch
 
 CANDIDATES = 3
 """So many candidates for each place in the finals are screened, if those before them fail."""

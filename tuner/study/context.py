@@ -27,7 +27,7 @@ from tuner.search.rotation import compiled, loads, next_rotation
 from tuner.space.arguments import Placeholder
 from tuner.space.resolved import ResolvedSpace
 from tuner.storage.database import NewTrial, Repository, StudyRecord
-from tuner.study.budget import Budget, StudyTime, keeping_batch, needs_screen, searched
+from tuner.study.budget import Budget
 from tuner.study.execution import TrialExecutor
 from tuner.study.lengths import (
     MOST_COMPILED,
@@ -40,6 +40,7 @@ from tuner.study.lengths import (
 )
 from tuner.study.plan import StudyPlan
 from tuner.study.sources import Sources
+from tuner.study.study_time import StudyTime, keeping_batch, needs_screen, searched
 from tuner.study.trials import TrialStore
 
 SHARE_TOGETHER = 0.8

@@ -41,8 +41,11 @@ def run_finals(study: StudyContext) -> Winner | None:
 
 def hold(study: StudyContext, schedule: Schedule, judge: Judge) -> Winner | None:
     """Runs the finals to their end, and gives what ``judge`` makes of them. Raises as ``StudyContext.execute``."""
-    study.tell(FinalsStarted(schedule.candidates, schedule.rounds))
+    told = False
     while True:
+        if not told and runs_left(study, schedule):
+            study.tell(FinalsStarted(schedule.candidates, schedule.rounds))
+            told = True
         schedule, rounds_done = _run_rounds(study, schedule)
         if rounds_done < schedule.rounds:
             return _out_of_time(study, schedule, rounds_done, judge)

@@ -1,6 +1,7 @@
 """The contest of larger effective batches (tier 3): screened, proven by the time to a loss, beside the search's winner.
 
-What keeps the effective batch is proven first; this has the time that is left then. Of the permitted error it has the
+What keeps the effective batch is proven first, and this has the time that is left then; where that gains little, and
+there is time for a single proof, this is. Of the permitted error it has the
 share of an opening of its own, so that both contests together keep to it.
 """
 
@@ -17,6 +18,7 @@ from tuner.analysis.learning import gives_no_loss, time_to_loss
 from tuner.analysis.loss_checks import sample_efficiency
 from tuner.analysis.schedule import CONFIDENCE, Schedule, opening_share
 from tuner.analysis.stats import Noninferiority
+from tuner.formatting import config_text
 from tuner.knowledge import batch_factor
 from tuner.model import Config, Phase, Ratio, Trial, Verdict, Winner
 from tuner.result import LargerBatch
@@ -38,14 +40,20 @@ UNSCREENED = "how it learns isn't compared (--max-loss-increase off)"
 
 
 def set_aside(study: StudyContext) -> None:
-    """Keeps the time that proving a larger batch takes, where what comes before has enough all the same."""
+    """Keeps the time that proving a larger batch takes, where what comes before has enough all the same, or where a
+    single proof is worth more of it.
+    """
     time, candidates, best = study.time, _candidates(study), study.leading
     if not candidates or not _may_win(study, candidates[0], max(1.0, study.track.gain(best) or 1.0)):
         return
     proof_s = time.proof_s(candidates[0].config)
     before_s = time.proof_s(best.config, rounds=time.rounds_to_tell()) if best is not None and best.config else 0.0
-    if time.fits(before_s + proof_s):
+    comes_first = time.larger_comes_first and not time.fits(before_s + proof_s)
+    if time.fits(proof_s if comes_first else before_s + proof_s):
         study.set_aside_s = proof_s
+        if comes_first and best is not None and not study.time.fits(time.proof_s(best.config)):
+            larger, other = config_text(candidates[0].config), config_text(best.config)
+            study.note(f"{larger} (tier 3) is proven before {other}, which gains little: there is no time for both")
 
 
 def prove_larger(study: StudyContext, winner: Winner | None) -> LargerBatch | None:

@@ -20,7 +20,7 @@ from tuner.storage.database import Repository, StudyRecord, holds_results
 from tuner.storage.folder import COMPILE_CACHE
 from tuner.storage.lock import both_locks
 from tuner.study.baseline import measure_baseline
-from tuner.study.budget import Budget
+from tuner.study.budget import FEWEST_ROUNDS, Budget
 from tuner.study.candidates import screen_candidates
 from tuner.study.closing import result_of
 from tuner.study.context import StudyContext
@@ -127,9 +127,13 @@ def _run_phases(study: StudyContext, sampler: Sampler) -> StudyResult:
         probe_study(study)
         rotate(study)
         why, candidates, winner = _search_and_prove(study, sampler)
+        if winner is None and study.set_aside_s:
+            larger = prove_larger(study, winner)
+            if _has_time_by_now(study):
+                candidates, winner = _prove_kept(study, screen_candidates(study))
         lacked, untried_s = lack_of_time(study, candidates, winner), budget_to_try(study)
         judged = True
-        larger = prove_larger(study, winner)
+        larger = prove_larger(study, winner) or larger  # what failed in its finals is no candidate any more
         study.repository.save_state(study.record.id, "finished")
     except Interrupted:
         why, interrupted = "stopped on request", True
@@ -174,6 +178,14 @@ def _search_and_prove(study: StudyContext, sampler: Sampler) -> tuple[str, tuple
         if not more:
             return why, candidates, winner
         why = more
+
+
+def _has_time_by_now(study: StudyContext) -> bool:
+    """Whether there is time to prove what leads of those that keep the effective batch, and wasn't before."""
+    best, time = study.leading, study.time
+    if best is None or not best.config or study.gone(best.config) or time.rounds_done(best.config) >= FEWEST_ROUNDS:
+        return False
+    return time.fits(time.proof_s(best.config))
 
 
 def _searched_on(study: StudyContext, sampler: Sampler, note: str) -> str:

@@ -27,10 +27,11 @@ from tuner.model import BASELINE, Config, Phase, Trial
 from tuner.search.history import History
 from tuner.search.proven_first import candidates_of
 from tuner.storage.database import NewTrial
-from tuner.study.budget import FEWEST_ROUNDS, keeping_batch, larger_step
+from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import StudyContext
 from tuner.study.lengths import screen_lengths, screened_samples
 from tuner.study.metrics import metrics_of
+from tuner.study.study_time import keeping_batch, larger_step
 
 MORE_THAN_LUCK = 2
 """That the screens of so many configs with the same knobs beyond speed stay open is no bad luck of one's seeds."""

@@ -14,13 +14,13 @@ from tuner.model import BASELINE, Config, Phase, Trial
 from tuner.search.history import History, Proposal, Sampler
 from tuner.space.resolved import ResolvedSpace
 from tuner.storage.database import NewTrial
-from tuner.study.budget import StudyTime, compiled_text, was_late
 from tuner.study.context import StudyContext
 from tuner.study.plan import StudyPlan
 from tuner.study.probe import tell_bottleneck
 from tuner.study.run_times import compiled_setting
 from tuner.study.screens import bar_what_stays_open, rejected_by
 from tuner.study.search_space import widen_space
+from tuner.study.study_time import StudyTime, compiled_text, was_late
 
 MANY_FAILURES = 8
 """So many trials in a row without a figure, and the search isn't getting anywhere."""

@@ -12,10 +12,11 @@ from tuner.formatting import config_text
 from tuner.model import Phase, Trial, Verdict, Winner
 from tuner.result import LackOfTime
 from tuner.search.history import History
-from tuner.study.budget import FEWEST_ROUNDS, was_late
+from tuner.study.budget import FEWEST_ROUNDS
 from tuner.study.context import StudyContext
 from tuner.study.schedules import Contest, going_on, lacked_time, through
 from tuner.study.screens import lengths_of, missing_s
+from tuner.study.study_time import was_late
 
 
 def lack_of_time(study: StudyContext, candidates: Sequence[Trial], winner: Winner | None) -> LackOfTime | None:

@@ -20,9 +20,10 @@ from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Ratio, Re
 from tuner.report.trials import TrialsReport
 from tuner.runner.ranks import PORT_TAKEN
 from tuner.runner.request import ByTurns, Runner, TrialRequest
-from tuner.study.budget import Budget, StudyTime
+from tuner.study.budget import Budget
 from tuner.study.execution import TrialExecutor
 from tuner.study.lengths import SHORT_TURN_S, TORCH, WARMUP_S, turn_length_s, window_of
+from tuner.study.study_time import StudyTime
 
 
 def disturbed(rate: float) -> Outcome:

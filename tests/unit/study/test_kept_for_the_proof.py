@@ -11,7 +11,8 @@ from support import turning, worlds
 from tuner.analysis.accuracy import AccuracyLimits
 from tuner.events import FinalsStarted
 from tuner.model import BASELINE, Config, Outcome, Phase, Trial, Verdict
-from tuner.study.budget import HOPE, Budget, StudyTime
+from tuner.study.budget import Budget
+from tuner.study.study_time import HOPE, StudyTime
 
 TIER_1, TIER_2 = Config(workers=2), Config(precision="bf16")
 """The second needs a screen before its finals."""

@@ -17,9 +17,9 @@ from tuner.model import BASELINE, Block, Config, Outcome, Phase, Ratio, Referenc
 from tuner.runner.request import Limits
 from tuner.space.declare import Known
 from tuner.space.resolve import resolve
-from tuner.study.budget import larger_step
 from tuner.study.lengths import FEWEST_SHORT_TURNS, SHORT_TURN_S, SLOWER, WARMUP_S, screen_lengths, screened_samples
 from tuner.study.run_times import RunTimes
+from tuner.study.study_time import larger_step
 
 IMPORTS_S = 6.0
 """What a fork server is loaded in, and a fresh start takes as well."""

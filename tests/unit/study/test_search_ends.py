@@ -26,9 +26,10 @@ from tuner.search.tpe import TpeSampler
 from tuner.space.declare import Known
 from tuner.space.resolve import resolve
 from tuner.space.resolved import ResolvedSpace
-from tuner.study.budget import Budget, StudyTime
+from tuner.study.budget import Budget
 from tuner.study.run import run_study
 from tuner.study.search import CALM, MANY_FAILURES
+from tuner.study.study_time import StudyTime
 
 UNSCREENED = AccuracyLimits(max_loss_increase=None)
 

@@ -34,9 +34,10 @@ from tuner.result import StudyResult
 from tuner.runner.replay import ReplayRunner
 from tuner.search.structured import StructuredSampler
 from tuner.storage.database import Repository
-from tuner.study.budget import Budget, StudyTime
+from tuner.study.budget import Budget
 from tuner.study.lengths import window_s
 from tuner.study.run import run_study
+from tuner.study.study_time import StudyTime
 
 BUDGET_S = 300.0
 SLOW = pytest.mark.slow

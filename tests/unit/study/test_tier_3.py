@@ -34,9 +34,10 @@ from tuner.search.structured import StructuredSampler
 from tuner.space.declare import Known
 from tuner.space.resolve import resolve
 from tuner.storage.database import Repository
-from tuner.study.budget import Budget, StudyTime
+from tuner.study.budget import Budget
 from tuner.study.lengths import FEWEST_LARGER_STEPS
 from tuner.study.run import run_study
+from tuner.study.study_time import StudyTime
 
 CHEAP_STEPS = Overhead(step_s=0.0002, sample_s=0.0005, bf16=2.0)
 """Nothing to gain by larger batches, and much by bf16."""
