@@ -70,9 +70,11 @@ def _say_which_is_first(study: StudyContext, history: History, candidates: Seque
             f" configs like it came to, {gain_text(expected)} is expected"
         )
         return
+    told = [gain_text(expected), gain_text(instead)]
+    both = f"{told[0]} is expected of both" if told[0] == told[1] else f"{told[0]} and {told[1]} are expected"
     study.note(
         f"trial {first.number} comes before trial {read.number}, which read faster: by what configs like them came"
-        f" to, {gain_text(expected)} and {gain_text(instead)} are expected"
+        f" to, {both}"
     )
 
 
