@@ -164,6 +164,9 @@ class CrossEntropyLoss:
     """Of PyTorch's name."""
 
 
+functional = SimpleNamespace(cross_entropy=lambda logits, labels: logits)
+
+
 def _forward(self: object, labels: object = None, **kwargs: object) -> object:
     return CrossEntropyLoss()
 
@@ -172,29 +175,104 @@ def _forward_that_divides(self: object, labels: object = None, **kwargs: object)
     return self.loss_function(labels, **kwargs)  # type: ignore[attr-defined]  # as models of the library have it
 
 
+def _forward_that_tells_no_loss(self: object, labels: object = None, **kwargs: object) -> object:
+    hidden = self.encoder(**kwargs)  # type: ignore[attr-defined]  # as Llama's classifier has it
+    return self.loss_function(hidden, labels)  # type: ignore[attr-defined]
+
+
+def _forward_by_function(self: object, labels: object = None, **kwargs: object) -> object:
+    return functional.cross_entropy(self, labels)
+
+
+def _forward_that_wraps(self: object, **inputs: object) -> object:
+    return self.model(**inputs)  # type: ignore[attr-defined]
+
+
 def _own_loss(self: object, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
     return model(**inputs)
 
 
+def _own_loss_that_divides(self: object, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+    return model(**inputs) / num_items_in_batch
+
+
+def _telling(self: Any, model: Any, inputs: Any, return_outputs: bool = False, **told: Any) -> Any:
+    return super(type(self), self).compute_loss(model, inputs, return_outputs, **told)
+
+
+def _telling_nothing(self: Any, model: Any, inputs: Any, return_outputs: bool = False, **told: Any) -> Any:
+    return super(type(self), self).compute_loss(model, inputs, return_outputs)
+
+
+def _by_function(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+    return outputs.mean()
+
+
+def _by_function_that_divides(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+    return outputs.sum() / num_items_in_batch
+
+
+def _of_classes(*args: object, **kwargs: object) -> object:
+    return CrossEntropyLoss()
+
+
+_of_classes.__name__ = "ForSequenceClassificationLoss"
+
+
 @pytest.mark.parametrize(
-    ("forward", "own_loss", "items", "keeps"),
+    ("forward", "of_trainer", "items", "keeps"),
     [
-        (_forward, None, 16, "Classifier"),
-        (_forward_that_divides, None, 16, ""),
-        (_forward_that_divides, _own_loss, 16, "Own.compute_loss"),
-        (_forward, None, None, ""),  # then the trainer divides by the number of parts
+        (_forward, {}, 16, "Classifier"),
+        (_forward_that_divides, {}, 16, ""),
+        (_forward_that_tells_no_loss, {}, 16, "Classifier"),
+        (_forward_by_function, {}, 16, "Classifier"),
+        (_forward_that_wraps, {}, 16, ""),
+        (_forward_that_divides, {"compute_loss": _own_loss}, 16, "Own.compute_loss"),
+        (_forward_that_divides, {"compute_loss": _telling_nothing}, 16, "Own.compute_loss"),
+        (_forward_that_divides, {"compute_loss": _telling}, 16, ""),
+        (_forward, {"compute_loss": _telling}, 16, "Classifier"),
+        (_forward, {"compute_loss": _own_loss_that_divides}, 16, ""),
+        (_forward_that_divides, {"compute_loss_func": staticmethod(_by_function)}, 16, "_by_function"),
+        (_forward, {"compute_loss_func": staticmethod(_by_function_that_divides)}, 16, ""),
+        (_forward, {"loss_is_scaled_for_ga": False}, 16, ""),  # the script says so, and the trainer divides
+        (_forward, {"model_accepts_loss_kwargs": False}, 16, ""),  # here it does so by itself
+        (_forward, {}, None, ""),
     ],
 )
-def test_parts_are_kept_where_their_gradients_are_added_up(forward: Any, own_loss: Any, items: Any, keeps: str) -> None:
+def test_parts_are_kept_where_their_gradients_are_added_up(
+    forward: Any, of_trainer: dict[str, Any], items: Any, keeps: str
+) -> None:
     """Twice the parts of half the size had twice the gradient, and passed for the same training: the library divides
     by no number of parts where the model is told the items of a step, and most classifiers take a mean all the same.
     """
+    model = type("Classifier", (), {"forward": forward})()
+    why = _why_parts_are_kept(model, of_trainer, items)
+    assert (f"and {keeps} takes the mean" in why) if keeps else not why, why
 
+
+def test_parts_are_kept_where_the_librarys_loss_of_classes_takes_a_mean() -> None:
+    """It divides by what it is told for single labels only."""
+    whys = {}
+    for problem in ("single_label_classification", "multi_label_classification", "regression"):
+        model = type("Classifier", (), {"forward": _forward_that_divides, "loss_function": staticmethod(_of_classes)})()
+        model.config = SimpleNamespace(problem_type=problem)
+        whys[problem] = bool(_why_parts_are_kept(model, {}, 16))
+    assert whys == {"single_label_classification": False, "multi_label_classification": True, "regression": True}
+
+
+def test_parts_are_kept_by_the_model_that_peft_wraps() -> None:
+    """The one around it only passes on what it is given."""
+    within = type("Classifier", (), {"forward": _forward})()
+    model = type("Wrapping", (), {"forward": _forward_that_wraps, "get_base_model": lambda self: within})()
+    assert "and Classifier takes the mean" in _why_parts_are_kept(model, {}, 16)
+
+
+def _why_parts_are_kept(model: object, of_trainer: dict[str, Any], items: Any) -> str:
     class Trainer:
         model_accepts_loss_kwargs, compute_loss_func, label_smoother = True, None, None
 
         def __init__(self) -> None:
-            self.model = type("Classifier", (), {"forward": forward})()
+            self.model = model
 
         def log(self, logs: dict[str, float]) -> None:
             """Tells nobody."""
@@ -207,8 +285,7 @@ def test_parts_are_kept_where_their_gradients_are_added_up(forward: Any, own_los
 
     session = _trainer_session()
     trainers.transformers_log(session, SimpleNamespace(Trainer=Trainer))  # type: ignore[arg-type]
-    trainer = type("Own", (Trainer,), {} if own_loss is None else {"compute_loss": own_loss})()
+    trainer = type("Own", (Trainer,), of_trainer)()
     assert [trainer.training_step(None, {}, items) for _ in range(2)] == ["as it was"] * 2
     unpatch_all()
-    why = session.knobs.kept_by_script.get("grad_accumulation", "")
-    assert (f"and {keeps} takes the mean" in why) if keeps else not why, why
+    return session.knobs.kept_by_script.get("grad_accumulation", "")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import dis
 import inspect
 from collections.abc import Callable, Mapping, MutableMapping
 from types import ModuleType
-from typing import Any
 
-from ..call_sites import codes
 from ..patches import patch
 from ..session import Session
+from .added_up import look_at_parts
 from .types import Result, Trainer
 
 Options = MutableMapping[str, object]
@@ -24,8 +21,6 @@ TRAINING_ARGUMENTS = {
     "pin_memory": "dataloader_pin_memory",
     "persistent_workers": "dataloader_persistent_workers",
 }
-_ITEMS = "num_items_in_batch"
-ADDED_UP = "the trainer adds up the gradients of a step's parts, and {name} takes the mean of each by itself"
 ACCELERATE_PRECISION = {"bf16": "bf16", "fp16": "fp16", "fp32": "no"}
 
 
@@ -70,7 +65,7 @@ def transformers_log(session: Session, module: ModuleType) -> None:
     """The Trainer's ``log`` gets its training and evaluation figures alike; ``training_step`` shows its parts."""
     if not session.measuring:
         return
-    _look_at_parts(session, module.Trainer)
+    look_at_parts(session, module.Trainer)
 
     def make(original: Callable[..., Result]) -> Callable[..., Result]:
         def log(trainer: object, logs: Mapping[str, object], *args: object, **kwargs: object) -> Result:
@@ -81,55 +76,6 @@ def transformers_log(session: Session, module: ModuleType) -> None:
         return log
 
     patch(module.Trainer, "log", make)
-
-
-def _look_at_parts(session: Session, base: Any) -> None:
-    """Keeps the number of a step's parts where the gradient would grow with it; the script as written shows that.
-
-    The trainer leaves it to a loss that is told how many items a step has to divide by them, and then divides by no
-    number of parts. One that takes the mean of its own part instead has twice the gradient with twice the parts.
-    """
-    own_loss = getattr(base, "compute_loss", None)
-    looked: list[object] = []
-
-    def make(original: Callable[..., Result]) -> Callable[..., Result]:
-        def training_step(trainer: object, *args: object, **kwargs: object) -> Result:
-            told = args[2] if len(args) > 2 else kwargs.get(_ITEMS)
-            if told is not None and not looked:
-                looked.append(told)
-                with contextlib.suppress(Exception):  # another version's
-                    if name := _takes_means(trainer, own_loss):
-                        session.knobs.keep_script_value("grad_accumulation", ADDED_UP.format(name=name))
-            return original(trainer, *args, **kwargs)
-
-        return training_step
-
-    if hasattr(base, "training_step") and not session.request.config:
-        patch(base, "training_step", make)
-
-
-def _takes_means(trainer: Any, own_loss: object) -> str:
-    """The name of what computes the loss of a part, where it is seen to divide by no number of a step's items."""
-    if not trainer.model_accepts_loss_kwargs or trainer.compute_loss_func or trainer.label_smoother:
-        return ""
-    kind, model = type(trainer), trainer.model
-    if kind.compute_loss is not own_loss:
-        loads = _loads(kind.compute_loss)
-        if _ITEMS in loads or "kwargs" in loads:
-            return ""
-        if "super" not in loads:
-            return f"{kind.__name__}.compute_loss"
-    loads = _loads(inspect.unwrap(type(model).forward))
-    if _ITEMS in loads or "loss_function" in loads or not any(name.endswith("Loss") for name in loads):
-        return ""  # what the library computes by its own function is divided so
-    return type(model).__name__
-
-
-def _loads(function: Any) -> set[str]:
-    """Names and words that its code reads."""
-    instructions = (each for code in codes(function.__code__) for each in dis.get_instructions(code))
-    read = (each.argval for each in instructions if each.opname.startswith("LOAD_"))
-    return {name for value in read for name in (value if isinstance(value, tuple) else (value,)) if type(name) is str}
 
 
 def transformers(session: Session, module: ModuleType) -> None:

@@ -1,0 +1,110 @@
+"""Whether transformers' Trainer only adds up the gradients of a step's parts, by the code that computes their loss.
+
+It leaves it to a loss that is told how many items a step has to divide by them, and then divides by no number of parts.
+One that takes the mean of its own part instead has twice the gradient with twice the parts.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dis
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..call_sites import codes
+from ..patches import patch
+from ..session import Session
+from .types import Result
+
+ADDED_UP = "the trainer adds up the gradients of a step's parts, and {name} takes the mean of each by itself"
+_ITEMS = "num_items_in_batch"
+_LOSSES = ("Loss", "_loss", "cross_entropy", "with_logits", "loss_function", "loss_fn", "criterion")
+"""How functions and classes that compute losses end, PyTorch's and the library's."""
+_OF_CLASSES = "ForSequenceClassificationLoss"
+_MEANS = ("regression", "multi_label_classification")
+"""Problems of which the library's loss of classes takes a mean whatever it is told."""
+
+
+def look_at_parts(session: Session, base: Any) -> None:
+    """Keeps the number of a step's parts where the gradient would grow with it; the script as written shows that.
+
+    ``base`` is the library's Trainer.
+    """
+    looked: list[object] = []
+
+    def make(original: Callable[..., Result]) -> Callable[..., Result]:
+        def training_step(trainer: object, *args: object, **kwargs: object) -> Result:
+            result = original(trainer, *args, **kwargs)  # the first loss says of which kind the problem is
+            told = args[2] if len(args) > 2 else kwargs.get(_ITEMS)
+            if told is not None and not looked:
+                looked.append(told)
+                with contextlib.suppress(Exception):  # another version's
+                    if name := _takes_means(trainer, base):
+                        session.knobs.keep_script_value("grad_accumulation", ADDED_UP.format(name=name))
+            return result
+
+        return training_step
+
+    if hasattr(base, "training_step") and not session.request.config:
+        patch(base, "training_step", make)
+
+
+def _takes_means(trainer: Any, base: type) -> str:
+    """The name of what computes the loss of a part, where it is seen to divide by no number of a step's items."""
+    if getattr(trainer, "loss_is_scaled_for_ga", None) is not None:
+        return ""  # the script says which: with False the trainer divides
+    by_function = trainer.compute_loss_func
+    if not (trainer.model_accepts_loss_kwargs or by_function):
+        return ""
+    kinds = type(trainer).__mro__
+    for kind in kinds[: kinds.index(base)]:
+        own = vars(kind).get("compute_loss")
+        if own is not None and not _is_told(own):
+            return f"{kind.__name__}.compute_loss"  # nor does it tell the library's
+        if own is not None and not _loads(own) & {"super", "compute_loss"}:
+            return ""
+    if by_function or trainer.label_smoother:
+        function = getattr(by_function, "func", by_function) or type(trainer.label_smoother).__call__
+        return "" if _is_told(function) else str(function.__qualname__)
+    return _model_of_means(trainer.model)
+
+
+def _model_of_means(model: Any) -> str:
+    """The model's class, where its own loss is such a mean; "" also where that can't be told."""
+    model = getattr(model, "_orig_mod", model)
+    model = model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT's wraps the one that computes
+    forward = inspect.unwrap(type(model).forward)
+    if not _is_told(forward):
+        return type(model).__name__
+    losses = [] if _ITEMS in _loads(forward) else list(_losses_in(forward))
+    given = [call for call in losses if any(keyword.arg in (None, _ITEMS) for keyword in call.keywords)]
+    by_class = getattr(getattr(model, "loss_function", None), "__name__", "") == _OF_CLASSES
+    is_mean = by_class and model.config.problem_type in _MEANS
+    return type(model).__name__ if losses and (is_mean or not given) else ""
+
+
+def _is_told(function: Any) -> bool:
+    """Whether the code reads the number of items, or what else it was given by name, among which that is."""
+    code = function.__code__
+    named = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+    rest = code.co_varnames[named : named + 1] if code.co_flags & inspect.CO_VARKEYWORDS else ()
+    return not _loads(function).isdisjoint((_ITEMS, *rest))
+
+
+def _losses_in(function: Any) -> Iterator[ast.Call]:
+    """Calls in its source of what computes losses. Raises ``OSError`` where that isn't there."""
+    for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
+        called = node.func if isinstance(node, ast.Call) else None
+        name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+        if isinstance(node, ast.Call) and name.endswith(_LOSSES):
+            yield node
+
+
+def _loads(function: Any) -> set[str]:
+    """Names and words that its code reads."""
+    instructions = (each for code in codes(function.__code__) for each in dis.get_instructions(code))
+    read = (each.argval for each in instructions if each.opname.startswith("LOAD_"))
+    return {name for value in read for name in (value if isinstance(value, tuple) else (value,)) if type(name) is str}
