@@ -24,6 +24,7 @@ _MOST = 10_000
 
 _MANY = 16
 """So many files that are made while samples are read are no accident: a batch or more of them."""
+_FEWEST_KEPT = _MANY // 4
 _OF_A_SAMPLE = ("__getitem__", "__getitems__")
 WRITES_ROWS = (
     "reading a sample writes a file, as {}: later epochs, which find these there, may be faster than what is measured,"
@@ -48,7 +49,7 @@ class CreatedFiles:
         self._is_watched = is_watched
         self._has_stepped = has_stepped
         self._remark = remark
-        self._rows = 0
+        self._rows: list[str] = []
         # Paths with the links in their folders resolved: a link may lead elsewhere later.
         self._made: set[str] = set()
         self._models: set[str] = set()
@@ -68,10 +69,12 @@ class CreatedFiles:
             self._models.add(name)
         has_stepped = self._has_stepped()
         self._note(made=name, folder=folder, model=model, after_first_step=has_stepped)
-        if has_stepped and self._rows < _MANY and _is_a_sample_read():
-            self._rows += 1
-            if self._rows == _MANY:
-                self._remark(WRITES_ROWS.format(name))
+        if has_stepped and len(self._rows) < _MANY and _is_a_sample_read():
+            self._rows.append(name)
+            # What a sample only goes through is gone by now, and half of what is renamed when it is whole.
+            kept = [row for row in self._rows if _is_there(row)] if len(self._rows) == _MANY else []
+            if len(kept) >= _FEWEST_KEPT:
+                self._remark(WRITES_ROWS.format(kept[0]))
 
     def will_make_all(self, prefix: str, *, model: bool = False, scratch: bool = False) -> None:
         """Files whose names a library chooses are about to be written; their paths begin with ``prefix``.

@@ -131,4 +131,36 @@ def test_data_that_write_what_they_make_are_told(overlay: Overlay, *, steps: int
         assert data[index] == str(index)
         Path(f"picture{index}.txt").write_text("what the loop writes is no matter")
     told = [text for text in overlay.session.facts.remarks if "later epochs" in text]
-    assert len(told) == is_told and all("row15.txt" in text for text in told)
+    assert len(told) == is_told and all("row0.txt" in text for text in told)
+
+
+class Decoded:
+    """Rows that go through a file, which nobody keeps."""
+
+    def __getitem__(self, index: int) -> str:
+        path = Path(f"clip{index}.txt")
+        path.write_text(str(index))
+        text = path.read_text()
+        path.unlink()
+        return text
+
+
+class Replaced:
+    """Rows that are found in files, of which none is ever there by half."""
+
+    def __getitem__(self, index: int) -> str:
+        path, half = Path(f"row{index}.txt"), Path(f"row{index}.half")
+        half.write_text(str(index))
+        os.replace(half, path)
+        return path.read_text()
+
+
+@pytest.mark.parametrize(("data", "named"), [(Decoded(), None), (Replaced(), "row0.txt")])
+def test_only_files_that_are_there_still_are_told_of_data(
+    overlay: Overlay, data: Decoded | Replaced, named: str | None
+) -> None:
+    """Files that were removed as soon as they were read were told as what a later epoch finds."""
+    overlay.session.clock.total_steps = 1
+    assert [data[index] for index in range(64)] == [str(index) for index in range(64)]
+    told = [text for text in overlay.session.facts.remarks if "later epochs" in text]
+    assert len(told) == (named is not None) and all(str(named) in text for text in told)
