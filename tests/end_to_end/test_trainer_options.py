@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -212,6 +213,20 @@ def _by_function_that_divides(outputs: Any, labels: Any, num_items_in_batch: Any
     return outputs.sum() / num_items_in_batch
 
 
+class Smoother:
+    """As earlier versions have it."""
+
+    def __call__(self, outputs: Any, labels: Any) -> Any:
+        return outputs.mean()
+
+
+class SmootherThatDivides:
+    """As later ones."""
+
+    def __call__(self, outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+        return outputs.sum() / num_items_in_batch
+
+
 def _of_classes(*args: object, **kwargs: object) -> object:
     return CrossEntropyLoss()
 
@@ -234,6 +249,9 @@ _of_classes.__name__ = "ForSequenceClassificationLoss"
         (_forward, {"compute_loss": _own_loss_that_divides}, 16, ""),
         (_forward_that_divides, {"compute_loss_func": staticmethod(_by_function)}, 16, "_by_function"),
         (_forward, {"compute_loss_func": staticmethod(_by_function_that_divides)}, 16, ""),
+        (_forward_that_divides, {"compute_loss_func": functools.partial(_by_function)}, 16, "_by_function"),
+        (_forward_that_divides, {"label_smoother": Smoother()}, 16, "Smoother"),  # earlier versions' takes a mean
+        (_forward, {"label_smoother": SmootherThatDivides()}, 16, ""),
         (_forward, {"loss_is_scaled_for_ga": False}, 16, ""),  # the script says so, and the trainer divides
         (_forward, {"model_accepts_loss_kwargs": False}, 16, ""),  # here it does so by itself
         (_forward, {}, None, ""),

@@ -66,9 +66,11 @@ def _takes_means(trainer: Any, base: type) -> str:
             return f"{kind.__name__}.compute_loss"  # nor does it tell the library's
         if own is not None and not _loads(own) & {"super", "compute_loss"}:
             return ""
-    if by_function or trainer.label_smoother:
-        function = getattr(by_function, "func", by_function) or type(trainer.label_smoother).__call__
-        return "" if _is_told(function) else str(function.__qualname__)
+    if by_function:
+        function = getattr(by_function, "func", by_function)
+        return "" if _is_told(function) else str(function.__name__)
+    if smoother := trainer.label_smoother:
+        return "" if _is_told(type(smoother).__call__) else type(smoother).__name__
     return _model_of_means(trainer.model)
 
 
