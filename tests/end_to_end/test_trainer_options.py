@@ -227,11 +227,19 @@ class SmootherThatDivides:
         return outputs.sum() / num_items_in_batch
 
 
-def _of_classes(*args: object, **kwargs: object) -> object:
-    return CrossEntropyLoss()
+def _of_items(logits: Any, labels: Any, num_items_in_batch: Any = None, **kwargs: Any) -> Any:
+    return functional.cross_entropy(logits, labels) / num_items_in_batch
+
+
+def _of_classes(logits: Any, labels: Any, **kwargs: Any) -> Any:
+    return _of_items(logits, labels, **kwargs) if labels else CrossEntropyLoss()
 
 
 _of_classes.__name__ = "ForSequenceClassificationLoss"
+
+
+def _of_sequences(logits: Any, labels: Any, **kwargs: Any) -> Any:
+    return functional.cross_entropy(logits, labels)
 
 
 @pytest.mark.parametrize(
@@ -263,19 +271,28 @@ def test_parts_are_kept_where_their_gradients_are_added_up(
     """Twice the parts of half the size had twice the gradient, and passed for the same training: the library divides
     by no number of parts where the model is told the items of a step, and most classifiers take a mean all the same.
     """
-    model = type("Classifier", (), {"forward": forward})()
+    model = type("Classifier", (), {"forward": forward, "loss_function": staticmethod(_of_items)})()
     why = _why_parts_are_kept(model, of_trainer, items)
     assert (f"and {keeps} takes the mean" in why) if keeps else not why, why
 
 
-def test_parts_are_kept_where_the_librarys_loss_of_classes_takes_a_mean() -> None:
-    """It divides by what it is told for single labels only."""
-    whys = {}
-    for problem in ("single_label_classification", "multi_label_classification", "regression"):
-        model = type("Classifier", (), {"forward": _forward_that_divides, "loss_function": staticmethod(_of_classes)})()
-        model.config = SimpleNamespace(problem_type=problem)
-        whys[problem] = bool(_why_parts_are_kept(model, {}, 16))
-    assert whys == {"single_label_classification": False, "multi_label_classification": True, "regression": True}
+@pytest.mark.parametrize(
+    ("loss", "problem", "is_kept"),
+    [
+        (_of_items, None, False),
+        (_of_classes, "single_label_classification", False),
+        (_of_classes, "multi_label_classification", True),
+        (_of_classes, "regression", True),
+        (_of_sequences, None, True),  # as that of CTC
+    ],
+)
+def test_parts_are_kept_where_the_librarys_loss_takes_a_mean_all_the_same(
+    loss: Any, problem: str | None, *, is_kept: bool
+) -> None:
+    """Some of its losses divide by what they are told for some problems only, and some for none."""
+    model = type("Classifier", (), {"forward": _forward_that_divides, "loss_function": staticmethod(loss)})()
+    model.config = SimpleNamespace(problem_type=problem)
+    assert bool(_why_parts_are_kept(model, {}, 16)) is is_kept
 
 
 def test_parts_are_kept_by_the_model_that_peft_wraps() -> None:

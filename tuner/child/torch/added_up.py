@@ -21,7 +21,8 @@ from .types import Result
 
 ADDED_UP = "the trainer adds up the gradients of a step's parts, and {name} takes the mean of each by itself"
 _ITEMS = "num_items_in_batch"
-_LOSSES = ("Loss", "_loss", "cross_entropy", "with_logits", "loss_function", "loss_fn", "criterion")
+_LIBRARYS = "loss_function"
+_LOSSES = ("Loss", "_loss", "cross_entropy", "with_logits", _LIBRARYS, "loss_fn", "criterion")
 """How functions and classes that compute losses end, PyTorch's and the library's."""
 _OF_CLASSES = "ForSequenceClassificationLoss"
 _MEANS = ("regression", "multi_label_classification")
@@ -81,11 +82,18 @@ def _model_of_means(model: Any) -> str:
     forward = inspect.unwrap(type(model).forward)
     if not _is_told(forward):
         return type(model).__name__
-    losses = [] if _ITEMS in _loads(forward) else list(_losses_in(forward))
-    given = [call for call in losses if any(keyword.arg in (None, _ITEMS) for keyword in call.keywords)]
-    by_class = getattr(getattr(model, "loss_function", None), "__name__", "") == _OF_CLASSES
-    is_mean = by_class and model.config.problem_type in _MEANS
-    return type(model).__name__ if losses and (is_mean or not given) else ""
+    if _ITEMS in _loads(forward) or not (losses := list(_losses_in(forward))):
+        return ""
+    told = [name for name, call in losses if any(keyword.arg in (None, _ITEMS) for keyword in call.keywords)]
+    takes_mean = _by_librarys(model) if _LIBRARYS in told else not told
+    return type(model).__name__ if takes_mean else ""
+
+
+def _by_librarys(model: Any) -> bool:
+    """Whether the library's loss of this model, or the script's in its place, takes a mean whatever it is told."""
+    function = getattr(model, _LIBRARYS)
+    by_class = getattr(function, "__name__", "") == _OF_CLASSES
+    return not _is_told(function) or (by_class and model.config.problem_type in _MEANS)
 
 
 def _is_told(function: Any) -> bool:
@@ -96,13 +104,13 @@ def _is_told(function: Any) -> bool:
     return not _loads(function).isdisjoint((_ITEMS, *rest))
 
 
-def _losses_in(function: Any) -> Iterator[ast.Call]:
-    """Calls in its source of what computes losses. Raises ``OSError`` where that isn't there."""
+def _losses_in(function: Any) -> Iterator[tuple[str, ast.Call]]:
+    """Calls in its source of what computes losses, by its name. Raises ``OSError`` where that isn't there."""
     for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))):
         called = node.func if isinstance(node, ast.Call) else None
         name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
         if isinstance(node, ast.Call) and name.endswith(_LOSSES):
-            yield node
+            yield name, node
 
 
 def _loads(function: Any) -> set[str]:
