@@ -271,11 +271,16 @@ def test_new_shapes_and_values_that_are_read_are_remarked(trained: Run) -> None:
 
 
 def test_one_new_shape_is_no_change_from_step_to_step(trained: Run) -> None:
-    """As where an epoch ends with a smaller batch."""
+    """As where an epoch ends with a smaller batch: half a second after the first steps, in a window of two."""
     loop = """
         net, optimizer = make()
+        due = None
         for step in range(100_000):
-            rows = 8 if step == 300 else 16
+            if step == 20:
+                due = time.monotonic() + 0.5
+            rows = 16
+            if due and time.monotonic() >= due:
+                rows, due = 8, None
             x, y = torch.ones(rows, 32).to("xla"), torch.zeros(rows, dtype=torch.int64).to("xla")
             optimizer.zero_grad()
             F.cross_entropy(net(x), y).backward()
