@@ -76,6 +76,11 @@ def test_every_verb_stands_on_the_front_page() -> None:
     assert {name for name in VERBS if f"| `autotune {name} " not in table} == set()
 
 
+def test_every_verb_stands_in_the_table_of_its_folder() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)\.py` \|", section(CLI, "Verbs"), re.MULTILINE)
+    assert {name: f"tuner.cli.{file}" for name, file in rows} == VERBS
+
+
 GOLDEN = sorted((ROOT / "tests" / "golden").glob("*.json"))
 NAMES_OF_OTHERS = {
     "config", "first", "turned", "left_out", "environment", "metrics", "knowledge", "frameworks", "max_metric_drop",
