@@ -134,7 +134,7 @@ def described(plan: StudyPlan, settings: Settings, *, anew: bool) -> list[str]:
         ("trial time", f"at most {seconds_text(plan.limits.trial_timeout_s)}"),
         ("host memory", f"at most {bytes_text(plan.limits.max_host_bytes or 0)}"),
         ("device memory", f"at most {bytes_text(on_device)}" if on_device else ""),
-        *_space_rows(plan.spaces),
+        *_space_rows(plan.spaces, plan.device.kind, plan.ranks),
         ("selected", ", ".join(plan.selection)),
         ("pinned", config_text(plan.pinned) if plan.pinned else ""),
         ("effective batch", _BATCH_TEXT[plan.effective_batch]),
@@ -175,13 +175,13 @@ def check_resumable(plan: StudyPlan) -> None:
         check_modules(baseline.outcome.knowledge.module_hashes, plan.source, folder)
 
 
-def _space_rows(spaces: Spaces) -> list[tuple[str, str]]:
-    """The space, or each of those that the script's framework will choose from."""
+def _space_rows(spaces: Spaces, kind: str, ranks: int) -> list[tuple[str, str]]:
+    """The space, or each of those that the script's framework will choose from, with the knobs that exist there."""
     rows = []
     for space in spaces.declared:
         chosen_by = "" if spaces.forced else f" (if the script trains with {space.framework})"
-        knobs = ", ".join(knob.name for knob in space.knobs)
-        rows.append(("search space", f"{space.name}{chosen_by}: {knobs}"))
+        there = [knob.name for knob in space.knobs if knob.is_on(kind) and (ranks > 1 or not knob.for_ranks)]
+        rows.append(("search space", f"{space.name}{chosen_by}: {', '.join(there)}"))
     return rows
 
 

@@ -94,6 +94,10 @@ class Knob:
         """Whether it is a number of processes or threads that make batches, which may wait rather than compute."""
         return self.loader and self.on_cores
 
+    def is_on(self, kind: str) -> bool:
+        """Whether it exists on that kind of device."""
+        return self.devices is None or kind in self.devices
+
     def check(self, value: Value) -> None:
         """Raises ``UsageError`` for a value that no script could take, such as one pinned with a slip."""
         whole_for_float = self.value_type is float and type(value) is int

@@ -189,7 +189,7 @@ def _check_word(knob: Knob, value: Value, known: Known) -> None:
 
 def _is_silent(knob: Knob, known: Known) -> bool:
     """Whether it means nothing here, and nobody is told of it."""
-    elsewhere = knob.devices is not None and known.device.kind not in knob.devices
+    elsewhere = not knob.is_on(known.device.kind)
     unmet = knob.name not in {**known.knowledge.as_written, **known.knowledge.left_out}
     return (
         (knob.for_ranks and known.ranks == 1) or (knob.silent_elsewhere and elsewhere) or (knob.silent_unmet and unmet)
@@ -201,7 +201,7 @@ def _reason_to_leave_out(knob: Knob, known: Known, pinned: Mapping[str, Value]) 
     knowledge = known.knowledge
     if knob.name in pinned:
         return f"pinned to {pinned[knob.name]}"
-    if knob.devices is not None and known.device.kind not in knob.devices:
+    if not knob.is_on(known.device.kind):
         return f"means nothing on {known.device.kind}"
     if knob.name in knowledge.left_out:
         return knowledge.left_out[knob.name]

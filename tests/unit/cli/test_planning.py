@@ -64,6 +64,22 @@ def test_a_study_of_several_ranks_has_a_folder_of_its_own(
         assert folder in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.skipif(usable_cores() < 2, reason="cores")), 1])
+def test_a_dry_run_names_the_knobs_that_there_are_on_its_device(
+    ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a processor it named those of cards, of XLA devices and, for one process, of several ranks."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import torch\n", encoding="utf-8")
+    command = ["study", "train.py", "--device", "cpu", "--space", "torch", "--ranks", str(ranks), "--dry-run"]
+    assert main(command) == 0
+    [row] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("search space")]
+    named = set(row.partition(": ")[2].split(", "))
+    assert {"num_workers", "compile"} <= named
+    assert not named & {"pin_memory", "cudnn_benchmark", "device_prefetch_size"}
+    assert ("ddp_bucket_mb" in named) is (ranks == 2)
+
+
 def begin(command: list[str], *, measures: bool = True) -> None:
     """The study that this command would begin, killed in its first trial, or before it ``measures`` anything."""
     arguments = build_parser(("study",)).parse_args(command)
