@@ -42,9 +42,9 @@ def _script(fields: str, value: str) -> str:
     return SCRIPTS["jitted"].replace(WRITTEN, KIND.replace("FIELDS", fields).replace("VALUE", value))
 
 
-def _known(field: str) -> dict[str, Any]:
+def _known(field: str, written: int = 20) -> dict[str, Any]:
     return {
-        "framework": "jax", "unit": "samples", "as_written": {"batch_size": 20}, "options": {"batch_size": field},
+        "framework": "jax", "unit": "samples", "as_written": {"batch_size": written}, "options": {"batch_size": field},
         "option_flags": {"batch_size": f"--{field}"},
     }  # fmt: skip
 
@@ -70,7 +70,7 @@ def test_one_that_is_typed_as_well(run_child: Callable[..., Any], write_script: 
     typed = ("--config.batch_size=25",)
     facts = run_child(script, argv=typed, window=WHOLE).facts
     assert (facts["as_written"]["batch_size"], facts["options"]) == (25, {"batch_size": "config.batch_size"})
-    ran = run_child(script, {"batch_size": 35}, argv=typed, knowledge=_known("config.batch_size"), window=WHOLE)
+    ran = run_child(script, {"batch_size": 35}, argv=typed, knowledge=_known("config.batch_size", 25), window=WHOLE)
     assert ran.evidence("batch_size") == "verified", ran.of("knob")
 
 
