@@ -134,11 +134,12 @@ check-cuda:
 	$(PYTHON) tests/benchmarks/check_cuda.py --out check-cuda.json $(if $(WHEELS),--wheels $(WHEELS))
 
 # Another Keras than the newest one, laid before it: beside the same TensorFlow, JAX and PyTorch, and for these tests only.
+# In a folder that is called as those of installed packages are: from any other nothing is imported ahead of a fork.
 test-keras: $(VENV)/.tests
 	rm -rf $(VENV)/keras
-	$(INSTALL) --no-deps --target $(VENV)/keras '$(KERAS)'
-	PYTHONPATH=$(abspath $(VENV)/keras) $(PYTEST) tests/end_to_end/test_keras_*.py tests/faults/test_keras_faults.py \
-		tests/differential/test_keras_*.py
+	$(INSTALL) --no-deps --target $(VENV)/keras/site-packages '$(KERAS)'
+	PYTHONPATH=$(abspath $(VENV)/keras/site-packages) $(PYTEST) tests/end_to_end/test_keras_*.py \
+		tests/faults/test_keras_faults.py tests/differential/test_keras_*.py
 
 # Their files alone: others import frameworks that this environment doesn't have.
 XLA_TESTS = $(sort $(shell grep -rl --include='test_*.py' 'mark\.xla' tests))
