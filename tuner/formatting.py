@@ -139,9 +139,9 @@ def _bound_text(bound: float) -> str:
     return next((text for text in texts if float(text) != 1), f"{bound:.2f}")
 
 
-def gain_text(gain: float) -> str:
-    """How many times as fast."""
-    return f"{gain:.2f}x"
+def gain_text(gain: float, *, rough: bool = False) -> str:
+    """How many times as fast; ``rough``: it is only approximate."""
+    return f"{'~' if rough else ''}{gain:.2f}x"
 
 
 def shift_text(shift: Shift) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.bottleneck import Bottleneck
+from tuner.analysis.gain import is_left_open
 from tuner.analysis.learning import LATER, gives_no_loss
 from tuner.analysis.stats import Noninferiority
 from tuner.knowledge import Knowledge
@@ -192,6 +193,12 @@ class StudyResult:
         """Why ``best_gain`` is a rough one beside being that of a single trial, for people; "" where it isn't."""
         by_that = f"the script as written was disturbed when it was measured: {self.baseline_disturbed}"
         return self.cannot_tell or (by_that if self.baseline_disturbed else "")
+
+    @property
+    def rough_gains(self) -> frozenset[Config]:
+        """The configs whose gain in a single trial is only approximate, whatever the machine did meanwhile."""
+        searched = (trial for trial in self.trials if trial.phase is Phase.SEARCH)
+        return frozenset(trial.config for trial in searched if is_left_open(trial))
 
     @property
     def improved(self) -> bool:

@@ -110,7 +110,8 @@ class State:
         if self.best is None or self.best_gain is None or not self.best.config:
             return ""
         proof = "by its single trial" if self.best.config in self.in_finals else "not proven yet"
-        return f"best so far, {proof}: {trial_name(self.best.config)}, {gain_text(self.best_gain)}"
+        gain = gain_text(self.best_gain, rough=is_left_open(self.best))
+        return f"best so far, {proof}: {trial_name(self.best.config)}, {gain}"
 
     def share_done(self, now: float) -> float:
         """How much of the study is done, between 0 and 1: by trials or by time, whichever is further."""
@@ -151,7 +152,7 @@ def row_of(trial: Trial, gain: float | None, *, best: bool) -> Row:
     outcome = trial.outcome
     measured = outcome is not None and outcome.complete
     config = str(trial.phase) if trial.phase in (Phase.BASELINE, Phase.ANCHOR) else run_text(trial)
-    shown = f"{'~' if is_left_open(trial) else ''}{gain_text(gain)}" if gain is not None else ""
+    shown = gain_text(gain, rough=is_left_open(trial)) if gain is not None else ""
     return Row(trial.number, config, result_text(trial), shown, bool(measured), best)
 
 

@@ -69,14 +69,14 @@ def summary(result: StudyResult, files: Mapping[str, str], profile: str) -> str:
     if result.validation_share is not None:
         validation = share_text(result.validation_share)
         parts[0].append(f"validation takes {validation} of its time, and is no part of the rates")
-    parts.append(larger_batches(result.larger, result.no_larger, result.knowledge))
+    parts.append(larger_batches(result))
     parts += [_fault(result), _remarks(remarks_of(result.trials))]
     if winner is not None:
         parts.append(_comparison(winner, "winner" if result.improved else "best candidate", result.objective))
     if winner is not None and result.improved:
         parts.append(_evidence(winner))
         parts.append(_cautions(winner, Tiers(result.tiers, result.knowledge), result.screened))
-    parts.append(best_of_each(result.bests, result.larger))
+    parts.append(best_of_each(result))
     parts += [_accuracy(result.screened), [shift_text(shift) for shift in result.shifts]]
     parts += [_left_out(result.left_out), _failures(result.trials), _cut_short(result.trials)]
     parts.append(_next(result, files, profile))
@@ -112,7 +112,8 @@ def _late(winner: Winner, result: StudyResult) -> list[str]:
     late = result.lacked_time
     if late is None or late.config == winner.config:
         return []
-    single = f"{gain_text(late.gain)} {result.objective.gains_of} in a single trial"
+    gain = gain_text(late.gain, rough=late.config in result.rough_gains)
+    single = f"{gain} {result.objective.gains_of} in a single trial"
     return [f"no time was left to prove {config_text(late.config)}: {single}"]
 
 
@@ -162,7 +163,8 @@ def _unproven(result: StudyResult) -> list[str]:
             return ["no result: nothing but the script as written was measured"]
         tried, untold = f"no trial{kept} was {_more(result.objective)} than the script as written", result.left_open
         return [f"can't tell: {untold}; {tried}" if untold else f"{KEEP}: {tried}"]
-    gain = gain_text(result.best_gain if result.best_gain is not None else _rate(best) / _rate(baseline))
+    ratio = result.best_gain if result.best_gain is not None else _rate(best) / _rate(baseline)
+    gain = gain_text(ratio, rough=best.config in result.rough_gains)
     lines = [
         f"not proven: {_lacked(result, best)}",
         f"the fastest single trial{kept} was {config_text(best.config)}: {gain} the speed of the script as written"

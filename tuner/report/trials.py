@@ -124,11 +124,10 @@ class TrialsReport:
 
     def _row(self, trial: Trial) -> list[str]:
         gain, score, measurement = self.gain(trial), self.score(trial), trial.measurement
-        rough = "~" if self._is_rough(trial) else ""
         is_rate = score is None or (measurement is not None and score == measurement.rate)
         return [
             str(trial.number), str(trial.phase), run_text(trial), result_text(trial),
-            f"{rough}{gain_text(gain)}" if gain is not None else "",
+            gain_text(gain, rough=self._is_rough(trial)) if gain is not None else "",
             seconds_text(trial.outcome.seconds) if trial.outcome is not None else "",
             "" if is_rate or score is None else f"{number_text(score)} {self.objective.unit}",
             load_text(measurement) if measurement is not None else "",

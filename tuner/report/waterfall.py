@@ -80,11 +80,11 @@ def change_text(change: WaterfallEntry) -> str:
 def _gain(change: WaterfallEntry, before: WaterfallEntry | None) -> str:
     """To the change before, which may be approximate itself."""
     is_rough = change.rough or (before is not None and before.rough)
-    return f"{'~' if is_rough else ''}{gain_text(change.gain)}"
+    return gain_text(change.gain, rough=is_rough)
 
 
 def _total_text(change: WaterfallEntry) -> str:
-    return f"{'~' if change.rough else ''}{gain_text(change.total)}"
+    return gain_text(change.total, rough=change.rough)
 
 
 def seen_text(change: WaterfallEntry) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support import worlds
+from support import made_up, worlds
 
-from tuner.model import BASELINE, Config, Phase, Ratio, Reference, Trial
+from tuner.model import BASELINE, Config, Phase, Ratio, Reference, TierBest, Trial
 from tuner.progress.state import row_of
+from tuner.report.summary import summary
 from tuner.report.trials import DRAWN_TEXT, TrialsReport
+from tuner.result import LackOfTime, LargerBatch
 
 FASTER = Config(precision="bf16")
 
@@ -25,6 +27,27 @@ def test_a_rough_gain_has_its_sign_in_lines_and_tables(low: float, high: float, 
     report = TrialsReport(trials, worlds.OBJECTIVE)
     assert row_of(trial, report.gain(trial), best=False).gain == told == report.table().rows[1][4]
     assert (DRAWN_TEXT in report.footnotes()) is told.startswith("~")
+
+
+@pytest.mark.parametrize(("low", "high", "sign"), [(0.6, 2.36, "~"), (1.17, 1.21, "")])
+def test_so_it_has_wherever_an_answer_names_it(low: float, high: float, sign: str) -> None:
+    """It was ``~1.12x`` in its line, and 1.12x where the study ended."""
+    outcome = worlds.measured(883.0)
+    assert outcome.measurement is not None
+    reference = Reference(742.0, Ratio(1.19, low, high), 8)
+    outcome = replace(outcome, measurement=replace(outcome.measurement, reference=reference))
+    best = Trial(1, Phase.SEARCH, FASTER, outcome=outcome)
+    tiers = tuple(TierBest(tier, FASTER, 1.12, None, False, "not-screened") for tier in (1, 2))
+    result = replace(
+        made_up.RESULT, trials=(made_up.BASELINE, best), winner=None, best=best, best_gain=1.12, bests=tiers,
+        larger=LargerBatch(FASTER, 1.12, why="no time"),
+    )  # fmt: skip
+    told = summary(result, {}, "")
+    assert f"was precision=bf16: {sign}1.12x the speed of the script as written" in told
+    assert f"  {sign}1.12x in a single trial, not proven" in told
+    assert f"precision=bf16: {sign}1.12x the speed in a single trial" in told
+    late = replace(result, winner=made_up.KEEP, lacked_time=LackOfTime(FASTER, 1.12, 600.0, FASTER))
+    assert f"no time was left to prove precision=bf16: {sign}1.12x" in summary(late, {}, "")
 
 
 def test_a_run_of_a_screen_is_held_against_the_script_as_written_on_its_seed() -> None:
