@@ -140,22 +140,21 @@ class Rotated:
 @dataclass(frozen=True)
 class Measurement:
     """A trial's figures, derived from its raw blocks and facts. ``rate`` is in ``unit`` (samples or steps) per second,
-    and so are the ends of its interval, ``low`` and ``high``.
+    and so are the ends of its interval, ``low`` and ``high``. In earlier versions some fields are None.
 
-    ``peak_device_bytes`` is None where the device has no memory of its own, or nothing told of it.
-    ``foreign_cpus`` are the cores that were lost to others; ``stolen_cpus`` the part of them that a hypervisor took.
-    ``data_wait_share`` is None where nothing shows when the loop waits. ``queue_share`` is the part of what the window
-    took that lay ready before it: the rate, which is what the loop can keep up, is without it. ``tokens_per_s`` is
-    None where sequences don't vary in length, ``validation_share`` of the time where no validation was seen; rates are
-    without validation. ``losses`` has the script's first one first. ``metrics`` are the last values that the script
-    gave, ``first_metrics`` the first of those that it gave again. ``scaled_steps`` are optimizer steps under a gradient
-    scaler after those in which it finds its scale; it skipped ``skipped_steps`` of them, since gradients overflowed.
-    ``compile_cache`` says what the compiler's cache on disk gave: nothing ("cold"), all ("warm"), or a part ("mixed");
-    "" where nothing was compiled. ``cold_first_step_s`` is what an earlier, cold trial of the study took, where this
-    one wasn't; it isn't stored. ``turns``: so many the window had, 0 where nothing took turns with the trial;
-    ``reference`` is None where the script as written had none between them. ``spared_s``: of the seconds to the first
-    step, those that a fork server had spent before. ``warmup_extra_s``: training between that step and the window took
-    so many seconds more than at the rate; production pays them once. Both are None where an earlier version measured.
+    ``peak_device_bytes`` is None where the device has no memory of its own, or nothing told of it. ``foreign_cpus`` are
+    the cores that others had; ``stolen_cpus`` the part of them that a hypervisor took; ``wanted_cpus`` those that the
+    trial would have used with one for each thread, None if unknown. ``data_wait_share`` is None where nothing shows it.
+    ``queue_share``: the part of what the window took that lay ready before; the rate, which the loop can keep up, is
+    without it. ``tokens_per_s`` is None where sequences don't vary in length, ``validation_share`` where no validation
+    was seen; rates are without that. ``losses`` has the script's first one first. ``metrics`` are the last values that
+    the script gave, ``first_metrics`` the first of those given again. ``scaled_steps`` are optimizer steps under a
+    gradient scaler once it has found its scale, ``skipped_steps`` those that it skipped. ``compile_cache`` says what
+    the compiler's cache on disk gave: nothing ("cold"), all ("warm"), a part ("mixed"); "" where nothing was compiled.
+    ``cold_first_step_s``, not stored, is what an earlier, cold trial took where this one wasn't. ``turns``: so many the
+    window had, 0 without; ``reference`` is None where the script as written had none between them. ``spared_s``: of the
+    seconds to the first step, those that a fork server had spent before. ``warmup_extra_s``: what training between that
+    step and the window took beyond the rate, which production pays once.
     """
 
     rate: float
@@ -193,6 +192,7 @@ class Measurement:
     warmup_extra_s: float | None = None
     spared_s: float | None = None
     energy: Energy = Energy()
+    wanted_cpus: float | None = None
 
     @property
     def skip_share(self) -> float:

@@ -96,7 +96,7 @@ def measurement_of(
         losses=_loss_series(records),
         steady=in_window and _is_whole(records) and is_steady(window.rates),
         cpu_s_per_sample=cpus.own / interval.estimate if interval.estimate > 0 else 0.0,
-        foreign_cpus=foreign,
+        foreign_cpus=foreign, wanted_cpus=cpus.wanted,
         knobs=knob_reports(records),
         metrics={metric.name: metric.value for metric in all_of(records, child.Metric)},
         notes=tuple(note.text for note in all_of(records, child.Note)),

@@ -39,7 +39,8 @@ class ResourceSample:
     use, whoever used them; ``steal_s`` the part of it that the hypervisor gave to other machines. ``held_s``: for how
     long the trial was held, so that others had their turns; of those seconds nothing is counted, nor of their joules.
     ``cores``: that we may use. ``host_joules``: of the whole processor since some moment, None where not known;
-    ``memory_joules``: the part of them that main memory took, 0 where nothing counts that.
+    ``memory_joules``: the part of them that main memory took, 0 where nothing counts that. ``wanted_s``: for how long
+    the trial's threads would have run with a core for each, None where that wasn't read.
     """
 
     t: float
@@ -54,15 +55,19 @@ class ResourceSample:
     cores: int = 1
     host_joules: float | None = None
     memory_joules: float | None = None
+    wanted_s: float | None = None
 
 
 @dataclass(frozen=True)
 class CpuUse:
-    """Cores that a trial used in a span of time, those lost to others, and of those the ones that were stolen."""
+    """Cores that a trial used in a span of time, those that others had, and of these the stolen ones; and those that it
+    would have used with one for each of its threads, None where nothing tells.
+    """
 
     own: float = 0.0
     foreign: float = 0.0
     stolen: float = 0.0
+    wanted: float | None = None
 
 
 def peak_host_bytes(samples: Sequence[ResourceSample]) -> int:
@@ -104,7 +109,14 @@ def cpu_use(samples: Iterable[ResourceSample], began: float, ended: float) -> Cp
     own = max(0.0, last.cpu_s - first.cpu_s)
     foreign = max(0.0, max(0.0, last.busy_s - first.busy_s) - own)
     stolen = min(foreign, max(0.0, last.steal_s - first.steal_s))
-    return CpuUse(own / elapsed, foreign / elapsed, stolen / elapsed)
+    return CpuUse(own / elapsed, foreign / elapsed, stolen / elapsed, _wanted(inside))
+
+
+def _wanted(samples: Iterable[ResourceSample]) -> float | None:
+    """Cores that the trial would have used with one for each of its threads; None where too few readings tell."""
+    known = [(sample.t - sample.held_s, sample.wanted_s) for sample in samples if sample.wanted_s is not None]
+    elapsed = known[-1][0] - known[0][0] if known else 0.0
+    return max(0.0, known[-1][1] - known[0][1]) / elapsed if elapsed > 0 else None
 
 
 READING_S = 0.02

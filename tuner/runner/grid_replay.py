@@ -262,7 +262,7 @@ def _measurement(
         blocks=tuple(Block(t.amount * drift, max(1, round(steps)), t.seconds, wait * t.seconds) for t in turns),
         data_wait_share=reading.wait_share, peak_host_bytes=reading.host_bytes, peak_device_bytes=reading.device_bytes,
         first_step_s=reading.first_step_s, compile_s=reading.compile_s, losses=(), steady=reading.steady,
-        cpu_s_per_sample=reading.cpu_s_per_sample, foreign_cpus=reading.foreign_cpus,
+        cpu_s_per_sample=reading.cpu_s_per_sample, foreign_cpus=reading.foreign_cpus, wanted_cpus=reading.wanted_cpus,
         knobs=_reports(reading, config), compile_cache=reading.compile_cache, turns=len(pairs),
         reference=_reference(pairs, rate),
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from tuner.runner.guard import CLEARING_S, clears_up, descendants, kill_each, stat_fields
@@ -24,7 +24,8 @@ class Usage:
     """One raw reading of a trial's tree. ``t`` is the monotonic clock; ``pss_bytes`` None when not read.
 
     ``busy_s`` is of all the cores that we may use, whoever used them; ``steal_s`` is the part of it that the
-    hypervisor gave to other machines.
+    hypervisor gave to other machines. ``wanted_s``: for how long the tree's threads would have run with a core for
+    each, those that have ended as far as they were read; None where the kernel doesn't tell.
     """
 
     t: float
@@ -34,6 +35,7 @@ class Usage:
     busy_s: float
     steal_s: float
     processes: int
+    wanted_s: float | None = None
 
 
 class Tree:
@@ -57,9 +59,11 @@ class Tree:
         self._next_walk = 0.0
         self._next_pss = 0.0
         self._soonest_pss = 0.0
+        self._next_wanted = 0.0
         self._session = 0
         self._leader = ""
         self._shared = SharedPages()
+        self._wanted = Wanted()
 
     @property
     def session(self) -> int:
@@ -97,8 +101,9 @@ class Tree:
         every = {int(name): stat_fields(int(name)) for name in os.listdir("/proc") if name.isdigit()}
         return [pid for pid, fields in every.items() if fields and int(fields[_SESSION]) == self._session]
 
-    def read(self, near_bytes: float) -> Usage:
-        """One reading. Shared pages are told apart once a second, more often above ``near_bytes`` of RSS.
+    def read(self, near_bytes: float, held_s: float = 0.0) -> Usage:
+        """One reading. Shared pages are told apart once a second, more often above ``near_bytes`` of RSS. ``held_s``:
+        for how long the tree was held so far.
 
         They are sooner where the processes aren't those of before: what a program that was started shared with the
         trial says nothing of a worker that is forked in its place. Nor is the share of an early reading that of a
@@ -121,9 +126,14 @@ class Tree:
             self._soonest_pss = self._next_time(before, 0.2, 0.05)
             is_soon = rss > near_bytes or self._shared.readings > readings
             self._next_pss = self._soonest_pss if is_soon else self._next_time(before, 1.0)
+        wanted = None
+        if now >= self._next_wanted:
+            before = self._clock()
+            wanted = self._wanted.read(self._pids, now - held_s)
+            self._next_wanted = self._next_time(before, 0.0)
         cpu = sum(_cpu_seconds(pid, own=True) for pid in self._pids) + _cpu_seconds(self._guard, own=False)
         busy, steal = cpu_times(os.sched_getaffinity(0))
-        return Usage(now, rss, pss, cpu, busy, steal, len(self._pids))
+        return Usage(now, rss, pss, cpu, busy, steal, len(self._pids), wanted)
 
     def _next_time(self, started: float, period_s: float, share: float = _OBSERVER_SHARE) -> float:
         now = self._clock()
@@ -168,6 +178,57 @@ class Tree:
                 return False
             time.sleep(0.02)
         return True
+
+
+class Wanted:
+    """How long threads would have run with a core for each, whoever used the cores: one that ran for r seconds of an
+    interval, and slept for s, would have run for r of each r + s, whatever it was ready to run beside that and had no
+    core. What computes all the time wants one of its own, what sleeps next to nothing.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._at = 0.0
+        self._told: dict[str, tuple[int, int]] = {}
+        """Of each thread that was there in the last reading, for how long it had run and waited by then."""
+
+    def read(self, pids: Iterable[int], now: float) -> float | None:
+        """Seconds of all threads of these processes so far, those that have ended as far as they were read; None where
+        the kernel tells nothing. ``now``: by a clock that stands still while they are held.
+        """
+        told = dict(each for pid in pids for each in _times_of(pid))
+        for thread, (ran, waited) in told.items():
+            ran_before, waited_before = self._told.get(thread, (0, 0))
+            if self._at and thread in self._told and ran >= ran_before:  # less: another one has its number
+                self._seconds += _wanted((ran - ran_before) / 1e9, (waited - waited_before) / 1e9, now - self._at)
+            else:
+                self._seconds += ran / 1e9
+        self._told, self._at = told, now
+        return self._seconds if told else None
+
+
+def _wanted(ran_s: float, waited_s: float, seconds: float) -> float:
+    """Seconds of an interval for which a thread would have run with a core of its own."""
+    awake = seconds - waited_s
+    return max(ran_s, min(seconds, seconds * ran_s / awake)) if awake > 0 else max(ran_s, seconds)
+
+
+def _times_of(pid: int) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Each thread of the process: the nanoseconds for which it ran, and for which it was ready to and had no core.
+    Nothing where the kernel doesn't count them (it says 0 of what has run).
+    """
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return
+    for thread in threads:
+        try:
+            with open(f"/proc/{pid}/task/{thread}/schedstat", "rb") as file:
+                ran, waited, *_ = map(int, file.read().split())
+        except (OSError, ValueError):
+            continue
+        if ran:
+            yield thread, (ran, waited)
 
 
 def _is_stopped(pid: int) -> bool:

@@ -245,7 +245,7 @@ class TrialWatch:
 
     def _sample(self) -> Usage:
         cap = self._request.limits.max_host_bytes
-        usage = self._tree.read(0.8 * cap if cap else math.inf)
+        usage = self._tree.read(0.8 * cap if cap else math.inf, self._held.seconds)
         host_joules, memory_joules = self._held.counted()
         sample = ResourceSample(
             t=round(usage.t, 4),
@@ -260,6 +260,7 @@ class TrialWatch:
             cores=len(os.sched_getaffinity(0)),
             host_joules=host_joules,
             memory_joules=memory_joules,
+            wanted_s=None if usage.wanted_s is None else round(usage.wanted_s, 3),
         )
         self._samples.append(sample)
         self._samples_file.write(sample_line(sample))

@@ -163,7 +163,7 @@ def _differences(stored: Measurement, derived: Measurement | None) -> list[str]:
         own, again = getattr(stored, field_.name), getattr(derived, field_.name)
         if field_.name == "peak_device_bytes":
             own, again = own or None, again or None  # earlier versions wrote 0 where nobody told
-        if field_.name in ("warmup_extra_s", "spared_s") and own is None:
+        if field_.name in ("warmup_extra_s", "spared_s", "wanted_cpus") and own is None:
             continue  # earlier versions knew none
         if isinstance(own, Reference) and isinstance(again, Reference):  # nor these
             foreign = None if own.foreign_cpus is None else again.foreign_cpus

@@ -168,6 +168,7 @@ def measurement_fields(measurement: Measurement) -> dict[str, Any]:
         "spared_s": measurement.spared_s,
         "reference": None if measurement.reference is None else asdict(measurement.reference),
         "energy": asdict(measurement.energy),
+        "wanted_cpus": measurement.wanted_cpus,
     }
 
 
@@ -198,6 +199,7 @@ def measurement_of_fields(fields: Mapping[str, Any]) -> Measurement:
         spared_s=fields.get("spared_s"),
         reference=_reference_of(fields.get("reference")),
         energy=Energy(**fields.get("energy", {})),
+        wanted_cpus=fields.get("wanted_cpus"),
     )
 
 

@@ -127,6 +127,7 @@ class GridReading:
     warmup_s: float = 0.0
     cpu_s_per_sample: float = 0.0
     foreign_cpus: float = 0.0
+    wanted_cpus: float | None = None
     steady: bool = True
     knobs: tuple[GridEvidence, ...] = ()
 

@@ -256,7 +256,8 @@ def _reading(trial: Trial, measurement: Measurement, study: StudyContext) -> Gri
         host_bytes=measurement.peak_host_bytes, device_bytes=measurement.peak_device_bytes,
         first_step_s=measurement.first_step_s, compile_s=measurement.compile_s,
         compile_cache=measurement.compile_cache, warmup_s=slices.warmup_s,
-        cpu_s_per_sample=measurement.cpu_s_per_sample, foreign_cpus=measurement.foreign_cpus, steady=measurement.steady,
+        cpu_s_per_sample=measurement.cpu_s_per_sample, foreign_cpus=measurement.foreign_cpus,
+        wanted_cpus=measurement.wanted_cpus, steady=measurement.steady,
         knobs=tuple(
             GridEvidence(each.knob, each.evidence, each.sites_seen, each.sites_changed, each.of_value)
             for each in measurement.knobs

@@ -241,6 +241,18 @@ def test_cpu_use_is_read_inside_the_window_only() -> None:
     assert measurement.stolen_cpus == pytest.approx(0.4)
 
 
+@pytest.mark.parametrize(("first", "last", "wanted"), [(7.0, 12.0, 5 / 4), (None, 12.0, 2 / 3), (None, None, None)])
+def test_how_many_cores_a_trial_wanted_is_read_inside_the_window_where_it_is_told(
+    first: float | None, last: float | None, wanted: float | None
+) -> None:
+    """Of the five seconds between the first and the last reading it was held for one."""
+    told = [(1, 0.0, 0.0), (10, first, 0.0), (12, 10.0 if last else None, 1.0), (15, last, 1.0), (16, 99.0, 1.0)]
+    resources = [ResourceSample(t, rss=100, wanted_s=seconds, held_s=held_s) for t, seconds, held_s in told]
+    measurement = measurement_of(entries_of([*blocks(10, start=10.5), DONE]), resources)
+    assert measurement is not None
+    assert measurement.wanted_cpus == (None if wanted is None else pytest.approx(wanted))
+
+
 def test_time_in_which_a_trial_was_held_is_no_part_of_its_use_of_the_cores() -> None:
     """Of five seconds it was held for three, of which its samples have nothing but that."""
     records = [*blocks(10, start=10.5), DONE]

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from tuner.analysis.resources import ResourceSample, peak_host_bytes
 from tuner.runner import tree
 from tuner.runner.mapped_pages import SharedPages
-from tuner.runner.tree import Tree, Usage, cpu_times, own_bytes
+from tuner.runner.tree import Tree, Usage, Wanted, cpu_times, own_bytes
 
 #       user nice system idle iowait irq softirq steal guest guest_nice
 STAT = """\
@@ -258,3 +259,60 @@ def test_a_stranger_with_the_guards_pid_leads_to_no_process_of_the_trial(monkeyp
             assert watched.is_orphaned and watched.pids() == []
         finally:
             started.kill()
+
+
+WORKING = """
+import sys, time
+computes, until = sys.argv[1] == "computes", time.monotonic() + 2
+print("go", flush=True)
+while time.monotonic() < until:
+    if not computes:
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize(("kind", "low", "high"), [("computes", 0.5, 1.1), ("sleeps", 0.0, 0.4)])
+def test_what_computes_beside_others_wants_a_core_and_what_sleeps_wants_none(
+    kind: str, low: float, high: float
+) -> None:
+    """Both beside a process that never leaves the same core."""
+    command = ["taskset", "-c", str(min(os.sched_getaffinity(0))), sys.executable, "-c", WORKING]
+    with (
+        subprocess.Popen([*command, "computes"], stdout=subprocess.PIPE) as other,
+        subprocess.Popen([*command, kind], stdout=subprocess.PIPE) as watched,
+    ):
+        try:
+            assert watched.stdout is not None and watched.stdout.readline()
+            wanted, told = Wanted(), list[tuple[float, float | None]]()
+            for _ in range(4):
+                now = time.monotonic()
+                told.append((now, wanted.read([watched.pid], now)))
+                time.sleep(0.2)
+        finally:
+            other.kill()
+            watched.kill()
+    (began, before), (ended, after) = told[0], told[-1]
+    if before is None or after is None:
+        pytest.skip("this kernel doesn't tell for how long threads wait for a core")
+    assert low < (after - before) / (ended - began) <= high
+
+
+def test_threads_want_the_share_for_which_they_ran_of_the_time_in_which_they_had_a_core_or_slept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nanoseconds for which each ran and waited; the second one ends, and another thread gets its number."""
+    readings = {
+        10.0: {"7": (10**9, 0), "8": (5 * 10**8, 0)},
+        11.0: {"7": (10**9 + 10**8, 8 * 10**8), "8": (5 * 10**8, 10**9)},
+        12.0: {"7": (10**9 + 10**8, 8 * 10**8)},
+        13.0: {"7": (10**9 + 10**8, 8 * 10**8), "8": (10**8, 0)},
+    }
+    wanted = Wanted()
+    told = []
+    for now, times in readings.items():
+        monkeypatch.setattr(tree, "_times_of", lambda pid, times=times: list(times.items()))
+        told.append(wanted.read([1], now))
+    assert told == pytest.approx([1.5, 1.5 + 0.5 + 1.0, 3.0, 3.1]), "half of 0.2 s, and all of a second in the queue"
+    monkeypatch.setattr(tree, "_times_of", lambda pid: [])
+    assert wanted.read([1], 14.0) is None

@@ -14,7 +14,7 @@ from tuner.storage.records import read_records, read_resources, sample_line
 FULL = ResourceSample(
     12.5, 2**30, 2**29, 3.25, 6.5, 0.5, 4,
     CardReading(1755.0, 61.0, 4, 3 * 2**30, True, ((7, 2**30, 12.5, True), (8, None, None, None)), 8000.25),
-    1.5, 2, 42.5, 7.5,
+    1.5, 2, 42.5, 7.5, 0.25,
 )  # fmt: skip
 OLD = (
     '{"t": 12.5, "rss": 1073741824, "pss": 536870912, "cpu_s": 3.25, "busy_s": 6.5, "steal_s": 0.5, "processes": 4,'
@@ -47,5 +47,7 @@ def test_a_sample_that_an_earlier_version_wrote_is_read(tmp_path: Path) -> None:
     first, second = read_resources(path)
     assert FULL.card is not None
     card = replace(FULL.card, joules=None)
-    assert repr(first) == repr(replace(FULL, held_s=0.0, cores=1, host_joules=None, memory_joules=None, card=card))
+    assert repr(first) == repr(
+        replace(FULL, held_s=0.0, cores=1, host_joules=None, memory_joules=None, wanted_s=None, card=card)
+    )
     assert second.pss is None
