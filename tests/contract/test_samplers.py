@@ -194,12 +194,13 @@ def test_a_first_worker_that_costs_does_not_hide_what_two_bring() -> None:
 class Storage(worlds.World):
     """Two cores, and a loader whose every worker brings 100 samples/s of the 900 that are computed.
 
-    Each sample costs the loader ``cpu_s`` seconds of a core.
+    Each sample costs the loader ``cpu_s`` seconds of a core. Others use ``foreign`` cores, and with one for each
+    thread the trial would use ``wanted``: all where its workers compute, hardly any where they sleep.
     """
 
-    def __init__(self, cpu_s: float, written: int = 0) -> None:
+    def __init__(self, cpu_s: float, written: int = 0, *, foreign: float = 0.0, wanted: float | None = None) -> None:
         super().__init__()
-        self.cpu_s = cpu_s
+        self.cpu_s, self.foreign, self.wanted = cpu_s, foreign, wanted
         knowledge = Knowledge(
             as_written={"num_workers": written, "prefetch_factor": 2, "persistent_workers": False}, dataset_len=1000
         )
@@ -208,11 +209,14 @@ class Storage(worlds.World):
 
     def outcome(self, config: Config) -> Outcome:
         workers = int(config.get("num_workers", self.written))
-        fed = min(100.0 * max(1, workers), 2 / self.cpu_s)
+        fed = min(100.0 * max(1, workers), (2 - self.foreign) / self.cpu_s)
         rate = min(900.0, fed) if workers else 1 / (1 / fed + 1 / 900)
         outcome = worlds.measured(rate, max(0.0, 1 - rate / 900))
         assert outcome.measurement is not None
-        return replace(outcome, measurement=replace(outcome.measurement, cpu_s_per_sample=self.cpu_s))
+        told = replace(
+            outcome.measurement, cpu_s_per_sample=self.cpu_s, foreign_cpus=self.foreign, wanted_cpus=self.wanted
+        )
+        return replace(outcome, measurement=told)
 
     def workers_of(self, trials: list[Trial]) -> list[int]:
         return [int(trial.config.get("num_workers", self.written)) for trial in trials]
@@ -223,6 +227,29 @@ def test_workers_that_wait_are_added_beyond_the_cores() -> None:
     world = Storage(cpu_s=1e-5)
     workers = world.workers_of(played(SAMPLERS["structured"](), 40, world, world.space))
     assert list(dict.fromkeys(workers)) == [0, 2, 4, 8, 16], "with 16 the loop waits no more"
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "foreign", "wanted", "most"), [(1e-5, 1.8, 0.1, 16), (0.01, 1.0, 2.0, 2), (1e-5, 1.8, None, 2)]
+)
+def test_workers_that_sleep_are_added_beside_others_that_keep_the_cores_busy(
+    cpu_s: float, foreign: float, wanted: float | None, most: int
+) -> None:
+    """They lack no core, and those that compute do; where nothing tells, what others have is lacking."""
+    world = Storage(cpu_s, foreign=foreign, wanted=wanted)
+    assert max(world.workers_of(played(SAMPLERS["structured"](), 40, world, world.space))) == most
+
+
+def test_what_others_have_of_cores_that_a_quota_keeps_from_us_is_no_loss() -> None:
+    """A container with two cores of three, beside others that use 1.5."""
+    world = Storage(cpu_s=1e-5, foreign=1.5)
+    trials = [
+        Trial(number, Phase.SEARCH if config else Phase.BASELINE, config, "", world.outcome(config))
+        for number, config in enumerate([BASELINE, Config(num_workers=2)])
+    ]
+    for spare_cores, is_ruled_out in ((0, True), (1, False)):
+        history = History(replace(world.space, spare_cores=spare_cores), worlds.OBJECTIVE, trials)
+        assert history.is_ruled_out(Config(num_workers=4)) is is_ruled_out
 
 
 def test_more_workers_than_cores_are_not_tried_where_they_would_compute(make: Callable[[], Sampler]) -> None:

@@ -127,6 +127,19 @@ def _on_both_sides(measurement: Measurement) -> Measurement:
     return replace(measurement, foreign_cpus=mean, stolen_cpus=min(measurement.stolen_cpus, mean))
 
 
+def busy_cores(measurement: Measurement, spare_cores: int = 0) -> float:
+    """Cores that would have been busy with the trial alone: those that it wanted, where that is known, else those that
+    others had count as well, beyond ``spare_cores`` that a quota keeps from it. Never more than were busy with both.
+
+    What waits for a disk or a network lacks no core, whoever uses them, and what computes lacks those that others have.
+    The trial's own use of them doesn't tell one from the other: on two cores that others left 0.2 of, two threads used
+    0.1 of them that slept for a millisecond after each 0.1 ms, and two that computed 0.2; these wanted 2.0.
+    """
+    own = measurement.cpu_s_per_sample * measurement.rate
+    both = own + max(0.0, measurement.foreign_cpus - spare_cores)
+    return both if measurement.wanted_cpus is None else min(both, max(own, measurement.wanted_cpus))
+
+
 def own_cpus(runs: Iterable[Measurement]) -> float:
     """The cores that runs of one config use themselves, in the median."""
     return statistics.median(run.cpu_s_per_sample * run.rate for run in runs)

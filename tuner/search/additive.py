@@ -66,7 +66,9 @@ class _Search:
         self._chance = chance
         self._draws = draws
         self._model = model
-        self._parts = PartsModel(model, history.tried, history.shared_cores, are_told=history.objective.is_rate)
+        self._parts = PartsModel(
+            model, history.tried, history.shared_cores, history.space.spare_cores, are_told=history.objective.is_rate
+        )
         self._best = float(self._model.of_tried().max())
         self._likely = Feasibility(history)
         self._seconds = TrialSeconds(history)

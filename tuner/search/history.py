@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Protocol
 
 from tuner.analysis.bottleneck import Bottleneck, bottleneck_of
+from tuner.analysis.contention import busy_cores
 from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.memory_forecast import Forecast, Forecasts, MemoryLimits
 from tuner.analysis.rotation import ENDED
@@ -288,9 +289,11 @@ class History:
         return not fewer or 2 * max(fewer) < wanted or not fewer[max(fewer)]
 
     def _leaves_workers_waiting(self, measurement: Measurement) -> bool:
-        """Whether the loop waited, and cores were idle meanwhile: in the rest of its time it may keep all of them."""
+        """Whether the loop waited, and cores were idle meanwhile, or would have been without others: in the rest of its
+        time it may keep all of them.
+        """
         wait, cores = measurement.data_wait_share or 0.0, self.space.host_cores
-        idle = cores - measurement.cpu_s_per_sample * measurement.rate - measurement.foreign_cpus
+        idle = cores - busy_cores(measurement, self.space.spare_cores)
         return wait >= WAITING and idle >= IDLE_SHARE * wait * cores
 
     def _gained_by_more(self, trial: Trial, axis: Axis) -> bool:

@@ -32,12 +32,15 @@ ROUNDS = 2
 class PartsModel:
     """``gains``, fitted to what was ``tried``, and the same model of each part.
 
-    ``cores``: as for ``without_wait``. ``are_told``: whether waits say anything of the gains, as they do of rates.
+    ``cores``, ``spare``: as for ``without_wait``. ``are_told``: whether waits say anything of the gains, as of rates.
     """
 
-    def __init__(self, gains: GainModel, tried: Tried, cores: int | None, *, are_told: bool = True) -> None:
+    def __init__(
+        self, gains: GainModel, tried: Tried, cores: int | None, spare: int = 0, *, are_told: bool = True
+    ) -> None:  # fmt: skip
         self._compute = self._loader = gains
-        saved = [without_wait(one, wait, cores) for one, wait in zip(tried.trials, _known(tried.waits), strict=True)]
+        waits = zip(tried.trials, _known(tried.waits), strict=True)
+        saved = [without_wait(one, wait, cores, spare) for one, wait in waits]
         read, beside = gains.read, len(gains.read) - len(tried)
         saves = np.concatenate([np.zeros(beside), np.array(saved)])
         held_up = saves >= HELD_UP

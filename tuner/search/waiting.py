@@ -7,7 +7,7 @@ from collections.abc import Collection
 from functools import lru_cache
 
 from tuner.analysis.bottleneck import INPUT_SHARE, Bottleneck
-from tuner.analysis.contention import Host
+from tuner.analysis.contention import Host, busy_cores
 from tuner.analysis.stats import rate_interval
 from tuner.devices.present import host_of
 from tuner.model import Measurement, Trial
@@ -62,18 +62,18 @@ def _wait_noise_of(waits_s: tuple[float, ...], seconds: tuple[float, ...]) -> fl
     return (found.high - found.low) / (2 * 1.96)
 
 
-def without_wait(trial: Trial, wait: float, cores: int | None) -> float:
+def without_wait(trial: Trial, wait: float, cores: int | None, spare_cores: int = 0) -> float:
     """The logarithm of what the trial's loop would gain without the share ``wait`` of its time that it waits.
 
-    ``cores``: of a host that fetches and computes on the same ones, None for another. What keeps them busy while the
-    loop waits doesn't end with its wait: no loop gains more than by the cores that are idle.
+    ``cores``: of a host that fetches and computes on the same ones, None for another; ``spare_cores`` beside them are
+    others'. What keeps them busy while the loop waits doesn't end with its wait: no loop gains more than by the cores
+    that are idle, or would be without others.
     """
     most = -math.log1p(-min(_MOST, wait))
     measurement = _measured(trial)
     if cores is None or measurement is None or not measurement.cpu_s_per_sample:
         return most
-    busy = measurement.cpu_s_per_sample * measurement.rate + measurement.foreign_cpus
-    return max(0.0, min(most, math.log(cores / busy)))
+    return max(0.0, min(most, math.log(cores / busy_cores(measurement, spare_cores))))
 
 
 def costly_wait(trial: Trial, bottleneck: Bottleneck | None) -> float:

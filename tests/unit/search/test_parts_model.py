@@ -75,8 +75,14 @@ def test_cores_that_are_busy_while_a_loop_waits_leave_nothing_to_hope_for() -> N
     assert without_wait(bf16, 0.5, 2) == pytest.approx(np.log(2 / 1.6))
     assert without_wait(bf16, 0.5, None) == pytest.approx(np.log(2))
     assert bf16.outcome is not None and bf16.measurement is not None
-    beside = replace(bf16.outcome, measurement=replace(bf16.measurement, foreign_cpus=0.2))
+    with_others = replace(bf16.measurement, foreign_cpus=0.2)
+    beside = replace(bf16.outcome, measurement=with_others)
     assert without_wait(replace(bf16, outcome=beside), 0.5, 2) == pytest.approx(np.log(2 / 1.8)), "others have them"
+    assert without_wait(replace(bf16, outcome=beside), 0.5, 2, 1) == pytest.approx(np.log(2 / 1.6)), "a third core"
+    for cores, at_work in ((1.7, 1.7), (1.5, 1.6), (2.5, 1.8)):
+        told = replace(bf16.outcome, measurement=replace(with_others, wanted_cpus=cores))
+        found = without_wait(replace(bf16, outcome=told), 0.5, 2)
+        assert found == pytest.approx(np.log(2 / at_work)), "what it wants of the cores that others have isn't idle"
 
 
 def test_what_is_no_rate_has_no_parts() -> None:
