@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from tuner.analysis.accuracy import MOST_SEEDS, SEEDS, Screened
+from tuner.analysis.gain import WORTH_HAVING
 from tuner.analysis.learning import gives_no_loss
 from tuner.analysis.stats import Noninferiority
 from tuner.formatting import config_text
@@ -24,7 +25,8 @@ def lack_of_time(study: StudyContext, candidates: Sequence[Trial], winner: Winne
     ``candidates``: best first; ``winner``: what the finals say.
 
     Notes the budget with which the same command proves it, or what goes before it. None, and nothing is noted, where
-    the first of the candidates was judged and no other is worth more: with more time that judgement would stand.
+    the first of the candidates was judged and no other is worth more: with more time that judgement would stand; nor
+    where it neither read nor is expected to be faster by what is worth having.
     """
     assert study.space is not None
     history = History(study.space, study.plan.objective, study.trials)
@@ -37,12 +39,15 @@ def lack_of_time(study: StudyContext, candidates: Sequence[Trial], winner: Winne
     if study.budget.seconds is None or not left or _is_judged(study, left[0], winner):
         return None
     fastest, first = left[0], begun_with or left[0]
+    read = study.track.gain(fastest) or 0.0
+    if max(read, history.expected(fastest) or 0.0) <= WORTH_HAVING:
+        return None
     time = study.time
     proof_s = time.finals_s(first.config, max(0, FEWEST_ROUNDS - time.rounds_done(first.config)))
     minutes = _minutes_with(study, _screens_s(study, first) + proof_s)
     named = config_text(first.config) + (f", before {config_text(fastest.config)}" if first != fastest else "")
     study.note(f"with --budget {minutes}m the same command has the time to prove {named}")
-    return LackOfTime(fastest.config, study.track.gain(fastest) or 0.0, 60.0 * minutes, first.config)
+    return LackOfTime(fastest.config, read, 60.0 * minutes, first.config)
 
 
 def budget_to_try(study: StudyContext) -> float | None:

@@ -78,3 +78,16 @@ def test_finals_that_had_no_time_for_three_rounds_are_named_before_what_comes_af
     assert again.winner is not None and (again.winner.config, again.winner.verdict) == (FP16, Verdict.IMPROVED)
     last, _ = within(tmp_path, budget_of(note), 1.6, slow_finals=30.0)
     assert last.winner is not None and (last.winner.config, last.winner.verdict) == (BF16, Verdict.IMPROVED)
+
+
+@pytest.mark.parametrize(("read", "is_named"), [(1.004, False), (1.05, True)])
+def test_no_budget_is_named_for_what_is_not_worth_having(tmp_path: Path, read: float, is_named: bool) -> None:
+    """Eight minutes more for the proof of 1.004x: nobody changes a config for that."""
+    result, events = studied(
+        tmp_path, lambda config: {Config(): 1.0, Config(workers=2): read}.get(config, 0.9),
+        seconds_of=lambda request: 40.0 if request.fresh else 10.0, budget_s=100.0, trials=3, selection=("workers",),
+    )  # fmt: skip
+    assert result.best is not None and result.best.config == Config(workers=2)
+    assert not [trial for trial in result.trials if trial.phase is Phase.FINALS and trial.config]
+    notes = [note.text for note in of(events, Noted) if "--budget" in note.text]
+    assert bool(notes) is is_named is (result.lacked_time is not None)
