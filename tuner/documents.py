@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Any
 
 from tuner.analysis.accuracy import Screened
-from tuner.analysis.fleet import Comparison, LoopFigures, differences, doubt_of, price_per_million
+from tuner.analysis.fleet import Comparison, LoopFigures, OnDevice, differences, doubt_of, price_per_million
 from tuner.analysis.learning import time_to_loss
 from tuner.masking import masked
 from tuner.model import KnobReport, Measurement, TierBest, Winner
@@ -170,12 +170,19 @@ def _on_device_document(comparison: Comparison, number: int) -> dict[str, Any]:
         "cores": circumstances.cores, "ranks": profile.ranks, "devices": profile.devices,
         "script": {**asdict(circumstances.script), "argv": list(masked(circumstances.script.argv))},
         "environment": dict(circumstances.software), "objective": profile.objective, "edited": profile.edited,
-        "config": dict(profile.config), "cannot_tell": profile.cannot_tell,
+        "config": dict(profile.config), "cannot_tell": profile.cannot_tell, "tier3": _tier3_document(profile),
         "speedup": asdict(profile.speedup) if profile.speedup is not None else None,
         "runs": profile.runs, "unranked": str(doubt) if doubt is not None else None, "price_per_hour": per_hour,
         "baseline": _loop_document(profile.written, per_hour), "winner": _loop_document(profile.winner, per_hour),
         "energy_unknown": dict(profile.energy_unknown) if profile.energy_unknown is not None else None,
     }  # fmt: skip
+
+
+def _tier3_document(profile: OnDevice) -> dict[str, Any] | None:
+    if not profile.larger:
+        return None
+    sooner = profile.sooner
+    return {"config": dict(profile.larger), "time_to_loss": asdict(sooner) if sooner is not None else None}
 
 
 def _loop_document(figures: LoopFigures | None, per_hour: float | None) -> dict[str, Any] | None:

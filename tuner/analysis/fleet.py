@@ -13,7 +13,7 @@ from itertools import combinations
 
 from tuner.analysis.circumstances import Change, Circumstances, ProvenPart, apart
 from tuner.knowledge import FREE, KEEP
-from tuner.model import Config, Device, Energy, Ratio
+from tuner.model import BASELINE, Config, Device, Energy, Ratio
 
 SAMPLES = "samples"
 FINALS, SINGLE_TRIAL = "finals", "single trial"
@@ -74,7 +74,9 @@ class OnDevice:
     where an earlier version didn't say. ``ranks``: so many processes trained together, whose rates are added up.
     ``devices``: so many of one process. ``disturbed`` says for people what disturbed the finals' rounds where too few
     were calm, so that the figures are those of all and prove nothing; "" where enough were. ``cannot_tell`` says so why
-    it isn't known that nothing is faster; "" where it is, something is, or an earlier version didn't say.
+    it isn't known that nothing is faster; "" where it is, something is, or an earlier version didn't say. ``larger`` is
+    a proven larger effective batch beside ``config`` (tier 3), empty without one, and ``sooner`` how many times sooner
+    it reaches a loss.
     """
 
     place: str
@@ -94,6 +96,8 @@ class OnDevice:
     devices: int = 1
     disturbed: str = ""
     cannot_tell: str = ""
+    larger: Config = BASELINE
+    sooner: Ratio | None = None
 
     @property
     def applied(self) -> LoopFigures | None:

@@ -59,6 +59,8 @@ def _on_device(profile: Profile, document: Mapping[str, Any], place: str) -> OnD
         devices=profile.devices,
         disturbed=_disturbed(document.get("candidate")),
         cannot_tell=profile.cannot_tell,
+        larger=profile.larger,
+        sooner=read_speedup(document["tier3"].get("time_to_loss")) if profile.larger else None,
     )
 
 

@@ -22,11 +22,23 @@ from tuner.analysis.fleet import (
     shown_for,
 )
 from tuner.analysis.resources import DEVICE
-from tuner.formatting import bytes_text, config_text, count_text, number_text, ranks_text, ratio_text, script_text
+from tuner.formatting import (
+    bytes_text,
+    config_text,
+    count_text,
+    gain_text,
+    interval_text,
+    number_text,
+    ranks_text,
+    ratio_text,
+    script_text,
+)
 from tuner.masking import masked
 from tuner.report.table import Table
+from tuner.report.tiers import beside_larger
 
 UNKNOWN = "not known"
+_KEEP = "keep your config"
 _HASH_SHOWN = 12
 _METERED = {True: "{} with main memory", False: "{} without it", None: "of {} nobody noted whether"}
 _DOUBTS = {
@@ -49,6 +61,7 @@ def headings(comparison: Comparison) -> list[str]:
             f" ({profile.place})",
             f"    {command}",
             f"    {_answer(profile)}",
+            *_larger(profile),
         ]
     return lines
 
@@ -60,10 +73,22 @@ def _name(number: int) -> str:
 def _answer(profile: OnDevice) -> str:
     if profile.config:
         return f"faster: {config_text(profile.config)}"
-    if profile.cannot_tell:
-        return f"can't tell: {profile.cannot_tell}"
     held = f" in {count_text(profile.runs, 'run')} of each" if profile.runs else ": there were no finals"
-    return f"keep your config: nothing was proven to be faster{held}"
+    answer = f"{_KEEP}: nothing was proven to be faster{held}"
+    if profile.cannot_tell:
+        answer = f"can't tell: {profile.cannot_tell}"
+    return beside_larger(answer, _KEEP) if profile.larger else answer
+
+
+def _larger(profile: OnDevice) -> list[str]:
+    """A proven larger batch, of which no figure below tells: another training is held against none by its speed."""
+    if not profile.larger:
+        return []
+    reaches = "is proven to reach a loss sooner"
+    if profile.sooner is not None:
+        sooner = f"{gain_text(profile.sooner.ratio)} as fast, 95% interval {interval_text(profile.sooner)}"
+        reaches = f"reaches the same loss {sooner}"
+    return [f"    larger batches (tier 3, not below): {config_text(profile.larger)} {reaches}; autotune run --tier 3"]
 
 
 def _why_unranked(profile: OnDevice, doubt: Doubt) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
-from support import fleet
+import pytest
+from support import fleet, made_up
 
 from tuner.analysis.fleet import OnDevice, compare
 from tuner.documents import comparison_document
 from tuner.export.figures import read
-from tuner.model import Energy
+from tuner.formatting import config_text, gain_text
+from tuner.model import Energy, Winner
 from tuner.report.compared import conclusions, headings
 
 
@@ -44,3 +46,32 @@ def test_who_trained_in_several_ranks_is_told_beside_who_did_not() -> None:
     eight = compare([alone, replace(alone, devices=8)], {})
     assert ", as 8 devices (" in headings(eight)[3]
     assert [each["devices"] for each in comparison_document(eight)["profiles"]] == [1, 8]
+
+
+@pytest.mark.parametrize(
+    ("winner", "answer"),
+    [
+        (made_up.RESULT.winner, "faster: num_workers=2 precision=bf16"),
+        (made_up.KEEP, "keep your config, or take larger batches (tier 3): nothing was proven to be faster in 3 runs"),
+    ],
+)
+def test_a_proven_larger_batch_is_told_of_beside_what_is_applied(winner: Winner, answer: str) -> None:
+    """The summary of its study did so, too."""
+    result = fleet.of(fleet.CARD, winner=winner, larger=made_up.LARGER, screened=(made_up.LARGER_SCREENED,))
+    [profile] = read(fleet.content(result), fleet.PLACE)
+    compared = compare([profile], {})
+    *_, told, larger = headings(compared)
+    assert told.strip().startswith(answer)
+    sooner = made_up.LARGER.sooner
+    assert sooner is not None and gain_text(sooner.ratio) in larger
+    assert config_text(made_up.LARGER_CONFIG) in larger and "autotune run --tier 3" in larger
+    assert comparison_document(compared)["profiles"][0]["tier3"] == {
+        "config": dict(made_up.LARGER_CONFIG), "time_to_loss": asdict(sooner),
+    }  # fmt: skip
+
+
+def test_a_larger_batch_that_is_not_proven_is_not_told_of() -> None:
+    unproven = replace(made_up.LARGER, why="no time left to compare how it learns", winner=None, sooner=None)
+    [profile] = read(fleet.content(fleet.of(fleet.CARD, larger=unproven)), fleet.PLACE)
+    assert len(headings(compare([profile], {}))) == 3
+    assert comparison_document(compare([profile], {}))["profiles"][0]["tier3"] is None
