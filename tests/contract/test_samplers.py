@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from support import worlds
 
@@ -15,6 +16,7 @@ from tuner.model import BASELINE, Config, Outcome, OutcomeKind, Phase, Trial
 from tuner.search import tpe
 from tuner.search.additive import AdditiveSampler
 from tuner.search.chain import Chain
+from tuner.search.feasibility import Feasibility
 from tuner.search.history import History, Sampler
 from tuner.search.structured import StructuredSampler
 from tuner.search.tpe import TpeSampler
@@ -119,6 +121,16 @@ def test_a_value_that_failed_alone_is_not_tried_in_company() -> None:
     history = History(space, worlds.OBJECTIVE, trials)
     assert history.is_ruled_out({"precision": "fp16", "batch_size": 128})
     assert not history.is_ruled_out({"precision": "bf16", "batch_size": 128, "compile": "max"})
+
+
+@pytest.mark.parametrize(("reason", "is_blamed"), [("no-progress", True), ("crowded-out", False)])
+def test_no_value_is_blamed_for_a_trial_that_others_held_up(reason: str, *, is_blamed: bool) -> None:
+    trials = [Trial(0, Phase.BASELINE, BASELINE, "", worlds.World().outcome(BASELINE))]
+    trials.append(Trial(1, Phase.SEARCH, Config(layout=True), "", Outcome(OutcomeKind.NO_PROGRESS, reason, "no step")))
+    history = History(worlds.resolved(), worlds.OBJECTIVE, trials)
+    assert history.is_ruled_out({"layout": True, "precision": "bf16"}) is is_blamed
+    likely = Feasibility(history).of(np.array([worlds.resolved().row_of(Config(layout=True, precision="bf16"))]))
+    assert bool(likely[0] < 1.0) is is_blamed
 
 
 def test_a_restart_changes_nothing(make: Callable[[], Sampler], sixty: list[Trial]) -> None:

@@ -200,7 +200,8 @@ def test_a_loop_in_c_meets_the_no_progress_deadline(tmp_path: Path) -> None:
     asked = request_for(tmp_path, limits=Limits(trial_timeout_s=30.0, no_progress_s=1.0))
     asked = replace(asked, knowledge=Knowledge(silences=Silences(training_s=0.1)))
     outcome = ProcessRunner(child=write_program(tmp_path, body)).run(asked, threading.Event())
-    assert (outcome.kind, outcome.reason) == (OutcomeKind.NO_PROGRESS, "no-progress")
+    assert outcome.kind is OutcomeKind.NO_PROGRESS
+    assert outcome.reason in ("no-progress", "crowded-out"), "where others have the core meanwhile"
     assert outcome.seconds < 20, "before its deadline"
 
 

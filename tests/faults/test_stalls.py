@@ -5,7 +5,10 @@ Scripts and children are real; limits of minutes are seconds here.
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -170,6 +173,27 @@ def test_a_loop_that_hangs_is_ended_soon(run: Run) -> None:
     assert outcome.seconds < 25, "it has 60 s"
 
 
+@pytest.mark.slow  # 10 s: two others keep its core busy
+@pytest.mark.parametrize(
+    ("body", "reason"), [("while True: pass", "crowded-out"), ("threading.Event().wait()", "no-progress")]
+)
+def test_what_stands_still_while_others_have_its_core_is_told_from_what_hangs(
+    run: Run, body: str, reason: str
+) -> None:
+    cores, hogs = os.sched_getaffinity(0), list[subprocess.Popen[bytes]]()
+    try:
+        os.sched_setaffinity(0, {min(cores)})
+        hogs += [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+        outcome = run(f"{REPORTS}\nsteps(1, 60)\n{body}", knowledge=Knowledge(silences=Silences(training_s=0.1)))
+    finally:
+        os.sched_setaffinity(0, cores)
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.NO_PROGRESS, reason), outcome.detail
+    assert ("; others had 0." in outcome.detail) is (reason == "crowded-out")
+
+
 @pytest.mark.slow  # 3 s beside three others
 def test_a_loop_that_computes_for_long_between_two_steps_trains_on(run: Run) -> None:
     computes = "ended = time.monotonic() + 2\nwhile time.monotonic() < ended: pass"
@@ -183,7 +207,8 @@ def test_a_validation_that_never_ends_is_known_by_the_baselines(run: Run) -> Non
     script = TORCH.replace("WAIT", "while True: pass") + "steps(60)\nvalidate()"
     outcome = run(script, knowledge=Knowledge(silences=Silences(start_up_s=5.0, validation_s=0.3)))
     assert outcome.kind is OutcomeKind.NO_PROGRESS
-    assert re.fullmatch(r"no end of its validation for 1 s, at line \d+ of \w+\.py", outcome.detail), outcome.detail
+    told = r"no end of its validation for 1 s, at line \d+ of \w+\.py(; others had .* meanwhile)?"
+    assert re.fullmatch(told, outcome.detail), outcome.detail
 
 
 @pytest.mark.slow  # 8 s beside three others

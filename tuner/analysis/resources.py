@@ -119,6 +119,16 @@ def _wanted(samples: Iterable[ResourceSample]) -> float | None:
     return max(0.0, known[-1][1] - known[0][1]) / elapsed if elapsed > 0 else None
 
 
+def lacked_cores(samples: Sequence[ResourceSample], since: float, spare_cores: int = 0) -> float:
+    """Cores that others had and the trial's threads wanted, since that moment of its own clock, which stands still
+    while it is held; all that others had beyond ``spare_cores`` where nothing tells what it wanted.
+    """
+    inside = [sample for sample in samples if sample.t - sample.held_s >= since]
+    use = cpu_use(inside, inside[0].t, inside[-1].t) if inside else CpuUse()
+    had = max(0.0, use.foreign - spare_cores)
+    return had if use.wanted is None else min(had, max(0.0, use.wanted - use.own))
+
+
 READING_S = 0.02
 """Of the cores' time around a turn that isn't the trial's, nor anybody else's: the study stops its processes and reads
 of them, and what was busy is told in hundredths of a second."""

@@ -16,7 +16,7 @@ from tuner.result import StudyResult
 
 _OF_NO_CONFIG = frozenset({OutcomeKind.UNFINISHED, OutcomeKind.INFRASTRUCTURE, OutcomeKind.TIMED_OUT})
 """Of these the study's time, the machine or the limit of a run's time may be the cause."""
-_BY_OTHERS = frozenset({"signal-kill", "worker-killed"})
+_BY_OTHERS = frozenset({"signal-kill", "worker-killed", "crowded-out"})
 _TOO_SHORT = "too-short"
 
 

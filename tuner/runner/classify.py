@@ -32,12 +32,14 @@ Judgement = tuple[OutcomeKind, str, str]
 class EndedBy(StrEnum):
     """Why the runner ended a trial.
 
-    ``HOST_OOM``: it took more than its limit. ``MACHINE_FULL``: hardly any memory was left, whoever had taken it.
-    ``STAYED``: its script was through, and its process didn't end. ``OUT_OF_TIME``: the study's time was up.
+    ``CROWDED_OUT``: it stood still, and others had the cores that it wanted meanwhile. ``HOST_OOM``: it took more than
+    its limit. ``MACHINE_FULL``: hardly any memory was left, whoever had taken it. ``STAYED``: its script was through,
+    and its process didn't end. ``OUT_OF_TIME``: the study's time was up.
     """
 
     DEADLINE = "deadline"
     NO_PROGRESS = "no-progress"
+    CROWDED_OUT = "crowded-out"
     HOST_OOM = "host-oom"
     MACHINE_FULL = "machine-full"
     GUARD_LOST = "guard-lost"
@@ -45,7 +47,7 @@ class EndedBy(StrEnum):
     OUT_OF_TIME = "out-of-time"
 
 
-_TOO_LONG = (EndedBy.DEADLINE, EndedBy.NO_PROGRESS)
+_TOO_LONG = (EndedBy.DEADLINE, EndedBy.NO_PROGRESS, EndedBy.CROWDED_OUT)
 _INFEASIBLE = OutcomeKind.INFEASIBLE
 HOST_OOM, DEVICE_OOM, MACHINE_FULL = "host-oom", "device-oom", "machine-full"
 """Reasons of an outcome: the machine's memory was too small for it, or the device's, or others took what it lacked."""
@@ -137,6 +139,7 @@ def _from_our_kill(traces: Traces) -> Judgement | None:
     kinds = {
         EndedBy.DEADLINE: OutcomeKind.TIMED_OUT,
         EndedBy.NO_PROGRESS: OutcomeKind.NO_PROGRESS,
+        EndedBy.CROWDED_OUT: OutcomeKind.NO_PROGRESS,
         EndedBy.HOST_OOM: _INFEASIBLE,
         EndedBy.MACHINE_FULL: _INFEASIBLE,
         EndedBy.GUARD_LOST: OutcomeKind.INFRASTRUCTURE,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tuner.model import Trial
-from tuner.search.history import DEVICE_OOM, HOST_OOM, OUT_OF_MEMORY, History
+from tuner.search.history import CROWDED_OUT, DEVICE_OOM, HOST_OOM, OUT_OF_MEMORY, History
 from tuner.search.memory_model import MemoryModel
 from tuner.search.tried import Floats, Indices
 
@@ -43,7 +43,7 @@ class Feasibility:
                     self._worked[place][index] += 1.0
         for trial, indices in placed:
             reason = trial.outcome.reason if trial.outcome is not None else ""
-            if history.gain(trial) is None:
+            if history.gain(trial) is None and reason != CROWDED_OUT:
                 self._blame(indices, of_memory=reason in OUT_OF_MEMORY)
         for row in filter(None, map(history.space.row_of, history.ended_rotations)):
             self._blame(row, of_memory=False)

@@ -34,6 +34,8 @@ SURE = 1.64
 """And by so many standard deviations of what two trials differ by."""
 DEVICE_OOM, HOST_OOM = "device-oom", "host-oom"
 OUT_OF_MEMORY = frozenset({DEVICE_OOM, HOST_OOM})
+CROWDED_OUT = "crowded-out"
+"""Of a trial that stood still, maybe for want of the cores that others had: no value is blamed for that."""
 KILLED = frozenset({"signal-kill", "worker-killed"})
 """Such a trial was run twice: something kills it each time, as guards against full memory do beside the kernel's."""
 _DIGITS = 9
@@ -351,7 +353,7 @@ class History:
         late = {axis.knob.name for axis in self.space.axes if axis.knob.late}
         for trial in self._all:
             outcome, turned = trial.outcome, list(self.turned(trial.config).items())
-            if outcome is None or outcome.complete or outcome.reason in OUT_OF_MEMORY:
+            if outcome is None or outcome.complete or outcome.reason in OUT_OF_MEMORY | {CROWDED_OUT}:
                 continue
             if outcome.kind is OutcomeKind.UNFINISHED:
                 failed += [(name, value) for name, value in turned if name in late]

@@ -14,6 +14,7 @@ from tuner.analysis.resources import (
     ResourceSample,
     card_use,
     energy_use,
+    lacked_cores,
     peak_host_bytes,
     why_no_card_energy,
 )
@@ -112,3 +113,30 @@ def test_energy_is_not_told_of_readings_that_are_too_close_or_go_back() -> None:
     assert energy_use(back, [(9, 13)], 100.0) == Energy()
     gone = [ResourceSample(10.0, host_joules=1.0), ResourceSample(12.0), ResourceSample(14.0)]
     assert energy_use(gone, [(9, 15)], 100.0) == Energy()
+
+
+@pytest.mark.parametrize(
+    ("busy_s", "wanted_s", "spare", "lacked"),
+    [
+        (19.0, 19.0, 0, 1.7),  # it computed in two threads, and had 0.2 of two cores
+        (19.0, 3.0, 0, 0.1),  # it slept for most of the time
+        (12.0, 19.0, 0, 1.0),  # others had one
+        (19.0, 19.0, 1, 0.7),  # one of those that they had is none of ours
+        (19.0, None, 0, 1.7),  # as far as is known
+    ],
+)
+def test_what_a_trial_lacked_is_what_others_had_of_what_it_wanted(
+    busy_s: float, wanted_s: float | None, spare: int, lacked: float
+) -> None:
+    """Within the last ten seconds of its own clock, which stood still for five before."""
+    told = None if wanted_s is None else 50.0
+    samples = [
+        ResourceSample(0.0, cpu_s=0.0, busy_s=0.0, wanted_s=told),
+        ResourceSample(25.0, cpu_s=40.0, busy_s=50.0, wanted_s=told, held_s=5.0, cores=2),
+        ResourceSample(
+            35.0, cpu_s=42.0, busy_s=50.0 + busy_s, held_s=5.0, cores=2,
+            wanted_s=None if wanted_s is None else 50.0 + wanted_s,
+        ),
+    ]  # fmt: skip
+    assert lacked_cores(samples, 20.0, spare) == pytest.approx(lacked)
+    assert lacked_cores(samples, 31.0, spare) == 0.0, "one reading tells nothing"

@@ -96,10 +96,10 @@ def test_a_trial_that_fails_by_the_config_is_no_claim_kept(kind: OutcomeKind, an
     ("kind", "reason"),
     [
         (OutcomeKind.INFEASIBLE, "too-short"), (OutcomeKind.CRASHED, "signal-kill"),
-        (OutcomeKind.CRASHED, "worker-killed"),
+        (OutcomeKind.CRASHED, "worker-killed"), (OutcomeKind.NO_PROGRESS, "crowded-out"),
     ],
 )  # fmt: skip
-def test_what_others_killed_and_what_was_over_too_soon_blames_no_config(kind: OutcomeKind, reason: str) -> None:
+def test_what_others_did_and_what_was_over_too_soon_blames_no_config(kind: OutcomeKind, reason: str) -> None:
     gone = searched(outcome=Outcome(kind, reason, "what happened"))
     found = verification(by(None, gone), CLAIM)
     assert found.answer is Answer.OPEN and "what happened" in found.why

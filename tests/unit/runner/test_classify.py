@@ -261,6 +261,7 @@ def test_a_full_window_is_complete_however_the_process_ended(status: int | None)
     [
         (EndedBy.DEADLINE, OutcomeKind.TIMED_OUT),
         (EndedBy.NO_PROGRESS, OutcomeKind.NO_PROGRESS),
+        (EndedBy.CROWDED_OUT, OutcomeKind.NO_PROGRESS),
         (EndedBy.HOST_OOM, OutcomeKind.INFEASIBLE),
         (EndedBy.GUARD_LOST, OutcomeKind.INFRASTRUCTURE),
     ],
