@@ -260,6 +260,13 @@ def _whole(minimum: int) -> Callable[[Any], int]:
     return read
 
 
+def _planned(value: Any) -> int | None:
+    try:
+        return None if value == "off" or value is False else _whole(1)(value)
+    except UsageError as error:
+        raise UsageError(f"{error}, or off") from error
+
+
 def _seconds(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ValueError("expected a duration such as 30m")
@@ -354,6 +361,6 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "objective": _text, "seed": _whole(0), "effective_batch": _effective_batch,
     "max_loss_increase": _fraction_or_off, "min_sample_efficiency": _efficiency_or_off, "max_metric_drop": _fractions,
     "max_metric_rise": _fractions,
-    "metric": _patterns, "screen_samples": _whole(1), "planned_samples": _whole(1), "probe": _yes_or_no,
+    "metric": _patterns, "screen_samples": _whole(1), "planned_samples": _planned, "probe": _yes_or_no,
     "without": _watches, "ranks": _whole(1),
 }  # fmt: skip

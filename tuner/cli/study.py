@@ -84,7 +84,7 @@ def add_parser(verbs: Subparsers) -> None:
     )
     parser.add_argument(
         "--planned-samples", metavar="N",
-        help="length of the real training: its start, compilation and slower first steps then count",
+        help="length of the real training: its start, compilation and slower first steps then count; or off",
     )
     parser.add_argument(
         "--no-probe", dest="probe", action="store_const", const=False, help="skip the bottleneck probe at the start"

@@ -38,6 +38,7 @@ from tuner.export.profile import Profile
 from tuner.formatting import config_text, device_text
 from tuner.knowledge import FREE, KEEP
 from tuner.model import Device, Script
+from tuner.objective import Objective
 from tuner.progress import view_for
 from tuner.report.verified import Answer, Claim, Verification, verification
 from tuner.result import StudyResult
@@ -72,7 +73,7 @@ def add_parser(verbs: Subparsers) -> None:
     parser.add_argument("--max-memory", metavar="SIZE", help="memory limit of the device (default the study's)")
     parser.add_argument("--trial-timeout", metavar="TIME", help="time limit for one run (default the study's)")
     parser.add_argument("--objective", metavar="NAME|FILE", help="the study's objective (default throughput)")
-    parser.add_argument("--planned-samples", metavar="N", help="the study's, where it had them")
+    parser.add_argument("--planned-samples", metavar="N", help="the study's, where it had them, or off")
     parser.add_argument("--space", metavar="NAME|FILE", help="the study's search space, where it had one of its own")
     parser.add_argument("--without", metavar="A,B", help="leave these watches out, as for a study")
     parser.add_argument(
@@ -100,11 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     known = Known(device, cores, knowledge=profile.knowledge)
     check_config(profile, known, load_spaces(settings.space), script, place)
     plan, is_kept = make_plan(settings), bool(settings.folder)
-    if profile.objective and profile.objective != plan.objective.text:
-        raise ProfileError(
-            f"{place} was proven by {profile.objective}, and this would be {plan.objective.text}",
-            hint="give the study's --objective, or its --planned-samples",
-        )
+    _check_objective(profile, plan.objective, place)
     warn_of_secrets(plan.script)
     for change in changes_of(profile, plan.script, cores, place):
         print(f"not as it was proven: {printable(change)}")
@@ -131,6 +128,19 @@ def _as_written(place: str, device: Device, least: float) -> int:
         raise ProfileError(f"{says}: nothing in it is {least:g}x as fast", hint="leave out --min-speedup")
     print(f"nothing to verify: {printable(says)}")
     return ExitCode.OK
+
+
+def _check_objective(profile: Profile, objective: Objective, place: str) -> None:
+    """Raises ``ProfileError`` where the profile was proven by another one."""
+    if profile.objective in ("", objective.text):
+        return
+    planned = f" over {objective.planned_samples} samples"
+    is_planned_now = profile.objective == replace(objective, name=objective.name.removesuffix(planned)).text
+    raise ProfileError(
+        f"{place} was proven by {profile.objective}, and this would be {objective.text}",
+        hint="it was proven without planned samples, as --planned-samples off has it" if is_planned_now
+        else "give the study's --objective, or its --planned-samples",
+    )  # fmt: skip
 
 
 def _set_aside(folder: Path, place: str) -> None:

@@ -230,6 +230,12 @@ def test_the_smallest_values_are_taken(declare: Callable[..., Path]) -> None:
     assert (settings.trials, settings.seed, settings.budget_s, settings.max_memory) == (1, 0, 0.001, "1")
     settings = _gather("train.py", "--planned-samples=1e6", f"--seed={2**60 + 1}")
     assert (settings.planned_samples, settings.seed) == (1_000_000, 2**60 + 1)
+    declare("planned_samples = 1000")
+    assert _gather("train.py").planned_samples == 1000
+    assert _gather("train.py", "--planned-samples=off").planned_samples is None, "the command line wins"
+    for off in ('"off"', "false"):
+        declare(f"planned_samples = {off}")
+        assert _gather("train.py").planned_samples is None
     declare("trials = 1\nseed = 0\nmax_memory = 1")
     settings = _gather("train.py")
     assert (settings.trials, settings.seed, settings.max_memory) == (1, 0, "1")

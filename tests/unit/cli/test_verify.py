@@ -101,6 +101,18 @@ def test_a_small_share_comes_back_as_it_was_written() -> None:
     assert (found.accuracy.max_loss_increase, found.accuracy.max_metric_drop) == (1e-5, {"accuracy": 2e-7})
 
 
+def test_samples_that_a_file_has_planned_since_the_proof_can_be_taken_back(here: Path) -> None:
+    """The command said to give the study's --planned-samples, which it had none of, and took nothing that says so."""
+    (here / "study.toml").write_text("[study]\nplanned_samples = 5000\n")
+    one = profile({}, objective="throughput (samples/s)")
+    planned, taken_back = settings(one), settings(one, "--planned-samples", "off")
+    assert (planned.planned_samples, taken_back.planned_samples) == (5000, None)
+    with pytest.raises(ProfileError, match=r"this would be throughput over 5000 samples") as refused:
+        verify._check_objective(one, make_plan(planned).objective, "best.json")
+    assert "--planned-samples off" in refused.value.hint
+    verify._check_objective(one, make_plan(taken_back).objective, "best.json")
+
+
 @pytest.mark.parametrize("limits", [{"trial_timeout_s": "soon"}, {"max_host_bytes": "much"}, {"max_host_bytes": -1}])
 def test_a_limit_that_is_none_is_refused_with_its_place(limits: dict[str, Any]) -> None:
     with pytest.raises(ProfileError, match=r"^best\.json: limits: "):
