@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from tuner.analysis.cold_start import with_cold_starts
-from tuner.analysis.contention import MOVED, is_calmer
+from tuner.analysis.contention import MOVED, Host, contamination, is_calmer
 from tuner.errors import ObjectiveError
 from tuner.model import SIDELINES, Block, Measurement, Outcome, Phase, Reference, Shift, Trial
 from tuner.objective import Objective
@@ -163,19 +163,43 @@ def moved(anchor: Trial, trials: Iterable[Trial]) -> bool:
     return min(reference.gain.ratio, change) > SUSPECT or max(reference.gain.ratio, change) < 1 / SUSPECT
 
 
-def comparable(stored: Iterable[Trial]) -> list[Trial]:
-    """Trials as they were stored, in their order, with what only the others tell: cold starts, and what each may be
-    held against.
+def looks(trials: Iterable[Trial], host: Host | None) -> list[Trial]:
+    """The anchors that took turns with the process that is kept alive, in the order of their numbers, without those
+    that others disturbed. ``host``: as for ``contaminated_by``.
     """
-    return against_fresh(with_cold_starts(stored))
+    anchors = [trial for trial in trials if trial.phase is Phase.ANCHOR and reference_of(trial) is not None]
+    calm = (one for one in anchors if host is None or one.outcome is None or not contamination(one.outcome, host))
+    return sorted(calm, key=lambda trial: trial.number)
 
 
-def against_fresh(trials: Iterable[Trial]) -> list[Trial]:
-    """The trials, in their order; those of the search without what the script as written made in turns between their
-    own, where an anchor shows that the process of it that is kept alive changes with time: it is no measure then.
+def changes_with_time(trials: Iterable[Trial], host: Host | None) -> Trial | None:
+    """The anchor that shows that the process of the script as written that is kept alive changes with time: the second
+    of two in a row, neither of which others disturbed, between which and that process a fresh start has ``moved`` the
+    same way. One may be chance, as a start that the disk was slow for. None where there are none.
     """
     trials = list(trials)
-    if not any(moved(trial, trials) for trial in trials):
+    for one, other in pairwise(looks(trials, host)):
+        before, after = reference_of(one), reference_of(other)
+        if before is None or after is None or not (moved(one, trials) and moved(other, trials)):
+            continue
+        if (before.gain.ratio > 1) == (after.gain.ratio > 1):
+            return other
+    return None
+
+
+def comparable(stored: Iterable[Trial], host: Host | None) -> list[Trial]:
+    """Trials as they were stored, in their order, with what only the others tell: cold starts, and what each may be
+    held against. ``host``: as for ``looks``.
+    """
+    return against_fresh(with_cold_starts(stored), host)
+
+
+def against_fresh(trials: Iterable[Trial], host: Host | None) -> list[Trial]:
+    """The trials, in their order; those of the search without what the script as written made in turns between their
+    own, where the process of it that is kept alive ``changes_with_time``: it is no measure then.
+    """
+    trials = list(trials)
+    if changes_with_time(trials, host) is None:
         return trials
     return [_without_reference(trial) if trial.phase is Phase.SEARCH else trial for trial in trials]
 

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     stored = open_study(arguments.dir)
     if arguments.check:
         return _check(stored)
-    objective, trials = _objective(stored, trusted=arguments.trust), comparable(stored.trials)
+    objective, trials = _objective(stored, trusted=arguments.trust), comparable(stored.trials, _host(stored))
     if arguments.waterfall:
         # A larger effective batch is faster by another training: its gain is told by the time to a loss.
         kept = keeping_batch_by(stored.record.space, trials)

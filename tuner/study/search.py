@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tuner.analysis.contention import MOVED, contamination
-from tuner.analysis.gain import SUSPECT, WORTH_HAVING, moved, reference_of, score_of
+from tuner.analysis.gain import SUSPECT, WORTH_HAVING, changes_with_time, moved, reference_of, score_of
 from tuner.analysis.memory_forecast import MemoryLimits
 from tuner.devices.present import kind_of
 from tuner.formatting import shift_text
@@ -25,6 +25,10 @@ from tuner.study.study_time import StudyTime, compiled_text, was_late
 MANY_FAILURES = 8
 """So many trials in a row without a figure, and the search isn't getting anywhere."""
 
+LOOKS = 3
+"""So often in a row the script as written is started anew to see whether it changes with time: twice, and once more
+where others disturbed one of these.
+"""
 CALM = 8
 """So many trials in a row must have brought no gain before the search ends since none is expected of the next one: of
 several together some is. On three recorded grids five to seven trials more than after three in a row brought 5 percent
@@ -45,7 +49,7 @@ def search(study: StudyContext, sampler: Sampler) -> str:
     bar_what_stays_open(study)
     late_before = {trial.number for trial in study.trials if was_late(trial)}
     after_a_pause, missed = study.resumed, set[str]()
-    told = next((trial for trial in study.trials if moved(trial, study.trials)), None)
+    told = changes_with_time(study.trials, plan.host)
     if told is not None:
         _look_at(study, told)
     while True:
@@ -62,12 +66,13 @@ def search(study: StudyContext, sampler: Sampler) -> str:
         ahead = _next(study, sampler, study.space, known)
         enough, hurried = _nothing_is_expected(study, ahead.proposal), _proof_is_due(study, ahead.proposal)
         # The first isn't concluded by a measure which has changed, though a machine's moods may explain it as well.
-        if hurried or (enough and (ahead.lacking or not _has_moved(study, MOVED))):
+        unconfirmed = _is_unconfirmed(study)
+        if hurried or (enough and (ahead.lacking or not (unconfirmed or _has_moved(study, MOVED)))):
             return ahead.lacking or enough or hurried
         unsure = _unsure_by(study)
         has_failed = unsure is not None and any(trial.number > unsure.number for trial in _as_written(study))
         is_due = after_a_pause or _since_baseline(study) >= plan.anchor_every or (unsure is not None and not has_failed)
-        if enough or is_due or _has_moved(study, SUSPECT):
+        if enough or is_due or unconfirmed or _has_moved(study, SUSPECT):
             after_a_pause = False
             in_place_of = (unsure.number,) if unsure is not None else ()
             _look_at(study, study.run(NewTrial(Phase.ANCHOR, BASELINE, "drift check", group=in_place_of)))
@@ -194,14 +199,24 @@ def _has_moved(study: StudyContext, by: float) -> bool:
     return max(before / now, now / before) > by
 
 
+def _is_unconfirmed(study: StudyContext) -> bool:
+    """Whether the last trial was a look by which a fresh start runs at another rate than the script as written, kept
+    alive, and another one should say whether that was chance: up to ``LOOKS`` in a row.
+    """
+    runs = [trial for trial in study.trials if trial.phase in (Phase.BASELINE, Phase.ANCHOR, Phase.SEARCH)]
+    if study.executor.obstacle or not runs or not moved(runs[-1], study.trials):
+        return False
+    return any(trial.phase is not Phase.ANCHOR for trial in runs[-LOOKS:])
+
+
 def _look_at(study: StudyContext, anchor: Trial) -> None:
-    """Says how far the baseline drifted; where it took turns with itself, whether a fresh start is as fast.
+    """Says how far the baseline drifted; where it took turns with itself, whether fresh starts are as fast.
 
     One that grows faster with time, since it keeps what it has read or made once, is no measure for fresh starts.
     """
     reference = reference_of(anchor)
     if reference is not None:
-        if moved(anchor, study.trials):
+        if changes_with_time(study.trials, study.plan.host) is not None:
             faster = "faster" if reference.gain.ratio < 1 else "slower"
             study.executor.end_turns(f"it grows {faster} with time, {reference.gain.ratio:.2f}x from a fresh start")
         return

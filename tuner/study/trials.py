@@ -41,6 +41,7 @@ class TrialStore:
     def __init__(self, plan: StudyPlan, repository: Repository, study_id: int) -> None:
         self._folder = plan.folder
         self._limits = plan.limits
+        self._host = plan.host
         self._repository = repository
         self._study_id = study_id
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{time.time():.0f}"
@@ -51,7 +52,7 @@ class TrialStore:
             for trial in stored
             if trial.outcome is not None and trial not in aside
         )
-        self.trials: list[Trial] = comparable(held)
+        self.trials: list[Trial] = comparable(held, plan.host)
         done = [_what_ran(trial) for trial in self.trials]
         self.may_fit_now = tuple(trial.number for trial in aside if _what_ran(trial) not in done)
 
@@ -129,7 +130,7 @@ class TrialStore:
         # What a process that died left may have been within the limits of then; it is stored as it was written.
         held = within_limits(outcome, self._limits, trial.config)
         trials = [*self.trials, replace(trial, outcome=held)]
-        self.trials = comparable(sorted(trials, key=lambda stored: stored.number))
+        self.trials = comparable(sorted(trials, key=lambda stored: stored.number), self._host)
         return next(stored for stored in self.trials if stored.number == trial.number)
 
 

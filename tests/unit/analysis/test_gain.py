@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from support.worlds import MEASURED
 
+from tuner.analysis.contention import Host
 from tuner.analysis.gain import BaselineTrack, against_fresh, gain, is_drawn, runs_as_written, score_of
 from tuner.analysis.waterfall import waterfall
 from tuner.errors import ObjectiveError
@@ -141,22 +142,33 @@ def test_a_rough_gain_by_turns_is_drawn_towards_1_and_a_tenfold_one_hardly(read:
     ("by_anchor", "known_to", "beside_anchor", "told"),
     [(1.02, 1.01, 50.0, 2.0), (1.2, 1.01, 50.0, 1.0), (2.0, 3.0, 98.0, 2.0), (2.0, 3.0, 50.0, 1.0)],
 )
+@pytest.mark.parametrize("again", ["alike", "the other way", "as fast", "disturbed", "none"])
 def test_a_process_that_changes_with_time_is_no_measure_for_what_took_turns_with_it(
-    by_anchor: float, known_to: float, beside_anchor: float, told: float
+    by_anchor: float, known_to: float, beside_anchor: float, told: float, again: str
 ) -> None:
-    """The process of the script as written that is kept alive had come down to half of what a fresh one makes."""
+    """The process of the script as written that is kept alive had come down to half of what a fresh one makes, by two
+    anchors that others left alone.
+    """
     beside = Reference(rate=50.0, gain=Ratio(2.0, 1.999, 2.001), pairs=8)
     outcome = Outcome(OutcomeKind.COMPLETE, measurement=replace(MEASURED, rate=100.0, reference=beside))
-    fresh = Reference(rate=beside_anchor, gain=Ratio(by_anchor, by_anchor / known_to, by_anchor * known_to), pairs=8)
-    anchor = Outcome(OutcomeKind.COMPLETE, measurement=replace(MEASURED, rate=100.0, reference=fresh))
+
+    def anchor(number: int, ratio: float, rate: float, foreign_cpus: float = 0.0) -> Trial:
+        fresh = Reference(rate=rate, gain=Ratio(ratio, ratio / known_to, ratio * known_to), pairs=8)
+        measurement = replace(MEASURED, rate=100.0, reference=fresh, foreign_cpus=foreign_cpus)
+        return Trial(number, Phase.ANCHOR, BASELINE, outcome=Outcome(OutcomeKind.COMPLETE, measurement=measurement))
+
+    others = {
+        "alike": [anchor(3, by_anchor, beside_anchor)], "as fast": [anchor(3, 1.0, 100.0)], "none": [],
+        "the other way": [anchor(3, 1 / by_anchor, 200.0)], "disturbed": [anchor(3, by_anchor, beside_anchor, 6.0)],
+    }  # fmt: skip
     trials = [
         _trial(0, 100.0, Phase.BASELINE), Trial(1, Phase.SEARCH, BASELINE, outcome=outcome),
-        Trial(2, Phase.ANCHOR, BASELINE, outcome=anchor), Trial(3, Phase.FINALS, BASELINE, outcome=outcome),
+        anchor(2, by_anchor, beside_anchor), *others[again], Trial(4, Phase.FINALS, BASELINE, outcome=outcome),
     ]  # fmt: skip
-    held = against_fresh(trials)
+    held = against_fresh(trials, Host(8, 0.1))
     track = BaselineTrack(held, MORE)
-    assert track.gain(held[1]) == pytest.approx(told, rel=0.01)
-    assert track.gain(trials[3]) == pytest.approx(2.0, rel=0.01), "finals took turns with fresh ones"
+    assert track.gain(held[1]) == pytest.approx(told if again == "alike" else 2.0, rel=0.01)
+    assert track.gain(trials[-1]) == pytest.approx(2.0, rel=0.01), "finals took turns with fresh ones"
 
 
 @pytest.mark.parametrize(
