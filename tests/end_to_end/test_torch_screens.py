@@ -109,6 +109,14 @@ def test_micro_batches_give_the_loss_of_the_whole_step(losses: Losses, loop: str
     assert [loss for _, loss in parts] == pytest.approx([loss for _, loss in whole], rel=1e-3)
 
 
+def test_the_first_loss_is_that_of_weights_that_no_step_has_changed(losses: Losses) -> None:
+    """Batches of two sizes are compared by it, whatever a larger learning rate makes of the second one."""
+    seen, faster = losses(3), losses(3, {"lr_scale": 16.0})
+    assert [samples for samples, _ in seen[:3]] == [32, 64, 96]
+    assert seen[0][1] == faster[0][1]
+    assert seen[1][1] > 1.02 * faster[1][1]
+
+
 def test_a_gradient_scaler_does_not_scale_the_loss(losses: Losses) -> None:
     """Else a trainer's fp16 would be told to learn 65536 times worse."""
     assert losses(3, loop=SCALED)[0][1] == pytest.approx(losses(3)[0][1], rel=1e-3)

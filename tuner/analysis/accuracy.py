@@ -18,8 +18,9 @@ from dataclasses import dataclass, field, replace
 from tuner.analysis.checks import Check, CheckKind, Pair, held_to, worst
 from tuner.analysis.course import course_checks, is_kept
 from tuner.analysis.first_gradient import gradient_check
+from tuner.analysis.first_loss import of_batch
 from tuner.analysis.learning import Descent, descent_of
-from tuner.analysis.loss_checks import longer_screen, loss_checks, remedy, why_untold
+from tuner.analysis.loss_checks import deciding_metric, longer_screen, loss_checks, remedy, why_untold
 from tuner.analysis.movement import movement_check
 from tuner.analysis.stats import Noninferiority
 from tuner.model import Config, Outcome, OutcomeKind, Ratio
@@ -129,7 +130,8 @@ def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples
 
     A run that failed where the script as written didn't, a figure that isn't finite, another gradient from the same
     data, weights that stand still, and too many skipped steps fail. Where the losses can't tell, a bounded metric
-    decides that became better as written, or that the training keeps to the course of the script as written.
+    decides that became better as written, or that the training keeps to the course of the script as written. They can't
+    where they depend on the size of the batch, and that is another one.
     A figure that is beyond its margin by its interval alone fails where it surely is, or with all seeds: what three say
     that had bad luck bars all configs with these knobs.
     """
@@ -144,7 +146,8 @@ def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples
         why = incomparable or "the gradient of a batch in parts isn't that of the whole"
         return Screened(config, Noninferiority.FAIL, (gradient,), len(pairs), samples, why, unit)
     baselines = [pair.baseline for pair in pairs]
-    descent = descent_of(baselines)
+    unlike = of_batch(pairs)
+    descent = Descent.LEVEL if unlike else descent_of(baselines)
     losses, efficiency = loss_checks(pairs, limits.max_loss_increase, limits.least_efficiency, descent)
     course = course_checks(pairs) if limits.lets_course_decide else ()
     is_same = is_kept(course)
@@ -165,8 +168,8 @@ def judge(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, samples
     reasons = [skipping, limits.unseen(_metrics_of_all(pairs)), incomparable, unread]
     would_decide = ""
     if verdict is Noninferiority.INCONCLUSIVE and not unread:
-        reasons += [unmoved, why_untold(baselines, descent) if losses else ""]
-        would_decide = remedy(baselines, descent, samples)
+        reasons += [unmoved, (unlike or why_untold(baselines, descent)) if losses else ""]
+        would_decide = _remedy(baselines, descent, limits, samples, unlike=bool(unlike))
     return Screened(
         config, verdict, tuple(checks), len(pairs), samples, "; ".join(text for text in reasons if text), unit,
         would_decide, efficiency,
@@ -188,9 +191,19 @@ def untold(config: Config, pairs: Sequence[Pair], limits: AccuracyLimits, sample
         return None
     unseen = limits.unseen(_metrics_of_all(pairs))
     why = why_untold(baselines, descent) or unseen or _why_unmoved(name for _, name, _ in bounds)
-    return Screened(
-        config, Noninferiority.INCONCLUSIVE, (), 0, samples, why, _unit(baselines), remedy(baselines, descent, samples)
-    )
+    would_decide = _remedy(baselines, descent, limits, samples, unlike=False)
+    return Screened(config, Noninferiority.INCONCLUSIVE, (), 0, samples, why, _unit(baselines), would_decide)
+
+
+def _remedy(
+    baselines: Sequence[Outcome], descent: Descent, limits: AccuracyLimits, samples: int, *, unlike: bool
+) -> str:
+    """What would decide, for people. ``unlike``: losses of batches of another size aren't the same, however long they
+    are looked at.
+    """
+    if unlike:
+        return deciding_metric(baselines) if limits.same_steps else ""
+    return remedy(baselines, descent, samples, by_metric=limits.same_steps)
 
 
 def same_course(pairs: Sequence[Pair], limits: AccuracyLimits) -> bool:

@@ -10,6 +10,7 @@ from itertools import chain
 
 from tuner.analysis import stats
 from tuner.analysis.checks import Check, CheckKind, Pair, confidence, held_to, is_surely_beyond, mean, unknown
+from tuner.analysis.first_loss import of_batch
 from tuner.analysis.learning import (
     LEARNED,
     Curve,
@@ -73,10 +74,10 @@ def loss_checks(
 def sample_efficiency(pairs: Sequence[Pair], error: float) -> Ratio | None:
     """The least share of the samples as from which any loss is learned, with an interval that is wrong that often.
 
-    None where not every loss as written came down, with each seed, or one of them isn't seen with the config, or at
-    fewer than ``FEWEST_POINTS``.
+    None where not every loss as written came down, with each seed, or one of them isn't seen with the config, at fewer
+    than ``FEWEST_POINTS``, or depends on the size of the batch, which is another one.
     """
-    if not pairs or descent_of([pair.baseline for pair in pairs]) is not Descent.DOWN:
+    if not pairs or descent_of([pair.baseline for pair in pairs]) is not Descent.DOWN or of_batch(pairs):
         return None
     shown = {site for pair in pairs for site in curves_of(pair.baseline)}
     both = [_both(pairs, site) for site in sorted(shown)]
@@ -122,9 +123,12 @@ def why_untold(baselines: Sequence[Outcome], descent: Descent) -> str:
     return f"{way}: too little, or too noisy, to tell how a config learns"
 
 
-def remedy(baselines: Sequence[Outcome], descent: Descent, samples: int) -> str:
-    """What would decide an inconclusive screen over so many samples, for people."""
-    metric = f"a metric of the script's that becomes better ({_bound(baselines)})"
+def remedy(baselines: Sequence[Outcome], descent: Descent, samples: int, *, by_metric: bool) -> str:
+    """What would decide an inconclusive screen over so many samples, for people; "" for nothing.
+
+    ``by_metric``: whether a metric stands in for losses, as it can't for how soon one of them is reached.
+    """
+    metric = deciding_metric(baselines) if by_metric else ""
     if descent is Descent.MIXED or shows_never(baselines) or (descent is Descent.LEVEL and _rises(baselines)):
         return metric
     factor = 2.0
@@ -134,7 +138,12 @@ def remedy(baselines: Sequence[Outcome], descent: Descent, samples: int) -> str:
         curves = [curve for outcome in baselines for curve in curves_of(outcome).values()]
         came = min((c.progress / abs(c.late) / LEARNED for c in curves if c.late), default=0.0)
         factor = min(max(1.5 / came, 4.0), 100.0) if came > 0 else 10.0
-    return f"{longer_screen(factor * samples)} or {metric}"
+    return " or ".join(text for text in (longer_screen(factor * samples), metric) if text)
+
+
+def deciding_metric(baselines: Sequence[Outcome]) -> str:
+    """What decides whatever the losses are, for people."""
+    return f"a metric of the script's that becomes better ({_bound(baselines)})"
 
 
 def _bound(baselines: Sequence[Outcome]) -> str:

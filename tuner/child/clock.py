@@ -45,14 +45,13 @@ class StepClock:
         self.activity = activity
         self._clock = clock
         self.phase = Phase.WARMUP
-        self.complete = False
-        self.total_steps = self.min_window_steps = 0
+        self.total_steps = self.min_window_steps = self._steps = self._phase_steps = self._last_activity = 0
         self.total_samples = self.told_samples = 0.0
         """``told_samples``: of all batches that were told of, whether they count or not."""
         self.is_untold: Callable[[], bool] = lambda: False
         self.told_within = 2
         self.counts_samples = True
-        self.asynchronous = self.ends_are_told = False
+        self.complete = self.asynchronous = self.ends_are_told = False
         self.on_block: Callable[[], None] = lambda: None
         self.ready: Callable[[], float | None] = lambda: None
         self.is_filling: Callable[[], bool] = lambda: False
@@ -69,7 +68,6 @@ class StepClock:
         self._set_apart: set[object] = set()
         self._may_have_resumed: float | None = None
         self._phase_started = self._block_started = self._stepped = clock()
-        self._steps = self._phase_steps = self._last_activity = 0
         self._counted, self._fetched = Counted(), Fetched()
         self._ready_at_start: float | None = None
         self._ready_at_resumption: float | None = None
@@ -79,6 +77,8 @@ class StepClock:
     def start(self) -> None:
         """Called at the first step's end: what came before is start-up."""
         self.synchronize()
+        if self._window.until_samples:
+            self.on_block()  # the loss of weights that no step has changed
         self._phase_started = self._block_started = self._clock()
         self._counted, self._carried_s = Counted(), 0.0
         self._ready_at_start = self.ready()

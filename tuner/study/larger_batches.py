@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.comparison import NO_PROOF, choose_candidates, contest_of, decide, failed_in
+from tuner.analysis.first_loss import of_batch
 from tuner.analysis.gain import WORTH_HAVING
 from tuner.analysis.larger_batches import USUAL_NOISE, likely_efficiency, noise_of
 from tuner.analysis.learning import gives_no_loss, time_to_loss
@@ -202,8 +203,8 @@ def _screens(study: StudyContext, candidates: Sequence[Trial]) -> dict[int, Scre
             break
         told[trial.number] = result
         keep_screen(study, trial, result)
-        if not result.seeds:
-            break  # the script as written tells nothing, whatever is held to it
+        if not result.seeds or of_batch(recorded_pairs(study, trial, result.samples)):
+            break  # the script as written tells nothing, whatever is held to it, or its loss depends on the batch
         if result.efficiency is not None:
             own = _of_batch(study, trial, result.efficiency.ratio)
             noise = noise_of(batch_factor(trial.config, study.knowledge), own)

@@ -17,6 +17,7 @@ from tuner.analysis.accuracy import (
     untold,
 )
 from tuner.analysis.checks import Pair
+from tuner.analysis.first_loss import of_batch
 from tuner.analysis.learning import Descent, descent_of
 from tuner.analysis.loss_checks import sample_efficiency, shows_never
 from tuner.analysis.schedule import CONFIDENCE, opening_share
@@ -299,7 +300,8 @@ def _compared(study: StudyContext, candidate: Trial, samples: int) -> Screened |
             if is_settled(candidate.config, pairs) or _unlike(study, candidate, pairs, samples) is not None:
                 return _judged(study, candidate, pairs, samples)
         told = _judged(study, candidate, pairs, samples).verdict is not Noninferiority.INCONCLUSIVE
-        if told and _is_sharp(study, candidate, pairs):
+        tells_nothing = of_batch(pairs) and not limits_of(study, candidate).metrics
+        if tells_nothing or (told and _is_sharp(study, candidate, pairs)):
             break
     return _judged(study, candidate, pairs, samples)
 

@@ -126,7 +126,7 @@ class LossWatch:
         ]
 
     def step_ends(self) -> None:
-        """All losses of a step were seen. The first block holds two steps: the clock starts with the first."""
+        """All losses of a step were seen."""
         self._join()
         for series in self._series.values():
             series.steps += series.is_open
