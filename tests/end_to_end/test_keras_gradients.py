@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -72,6 +73,34 @@ def test_a_batch_norm_shows(begin: Begin) -> None:
 
 def test_a_layer_that_draws_numbers_is_told(begin: Begin) -> None:
     assert first_gradient(begin, WHOLE, lambda: model(keras().layers.Dropout(0.5)))["random"]
+
+
+def unbuilt(*layers: Any) -> Any:
+    """It learns its inputs' shape from the first batch: the first trace of a step draws its weights' first values."""
+    k = keras()
+    made = k.Sequential([k.layers.Dense(8, activation="tanh"), *layers, k.layers.Dense(1)])
+    made.compile("sgd", lambda y, p: k.ops.square(y - p))
+    return made
+
+
+def test_first_values_of_weights_are_no_numbers_that_a_step_draws(begin: Begin) -> None:
+    """Else no gradient of a model that is built by its first batch is compared."""
+    whole, parts = first_gradient(begin, WHOLE, unbuilt), first_gradient(begin, PARTS, unbuilt)
+    assert not whole["random"] and not parts["random"]
+    assert parts["norm"] == pytest.approx(whole["norm"], rel=1e-5)
+
+
+def test_what_a_step_draws_is_told_of_such_a_model_too(begin: Begin) -> None:
+    tf = sys.modules["tensorflow"]
+
+    class Noise(keras().layers.Layer):  # type: ignore[misc]  # Keras is imported late
+        def build(self, shape: Any) -> None:
+            self.scale = self.add_weight(shape=(shape[-1],), initializer="random_normal")
+
+        def call(self, x: Any) -> Any:
+            return x + self.scale * tf.random.stateless_normal(tf.shape(x), tf.random.uniform([2], 0, 9, tf.int32))
+
+    assert first_gradient(begin, WHOLE, lambda: unbuilt(Noise()))["random"]
 
 
 def test_an_eager_step_is_seen_as_well(begin: Begin) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, cast
 
@@ -32,15 +32,17 @@ _XLA_THREADS = "tf_XLA"
 Traced = Graph | ConcreteFunction
 
 
-def nodes_of(traced: Traced) -> Iterator[tuple[NodeDef, dict[str, NodeDef]]]:
+def nodes_of(traced: Traced, *, first_values: bool = True) -> Iterator[tuple[NodeDef, dict[str, NodeDef]]]:
     """Every node that a graph can run, those of the functions that it calls included, with its neighbours by name.
 
-    A function that is called from several places is read once.
+    A function that is called from several places is read once. Without ``first_values`` none that only gives variables
+    their first values.
     """
     graph: Graph = getattr(traced, "graph", None) or cast(Graph, traced)
     definition = graph.as_graph_def()
     library = {function.signature.name: function.node_def for function in definition.library.function}
-    waiting = [definition.node]
+    left = frozenset[str]() if first_values else _of_first_values(definition.node)
+    waiting: list[Sequence[NodeDef]] = [[node for node in definition.node if node.name not in left]]
     seen: set[str] = set()
     while waiting:
         nodes = waiting.pop()
@@ -51,6 +53,27 @@ def nodes_of(traced: Traced) -> Iterator[tuple[NodeDef, dict[str, NodeDef]]]:
                 if name in library and name not in seen:
                     seen.add(name)
                     waiting.append(library[name])
+
+
+def _of_first_values(nodes: Sequence[NodeDef]) -> frozenset[str]:
+    """Names of those that a first trace, which makes variables, has for their first values alone.
+
+    These are assigned in branches, by whether the variable has a value; a second trace has none of it.
+    """
+    ops = {node.name: node.op for node in nodes}
+    takers: dict[str, set[str]] = {}
+    for node in nodes:
+        for name in node.input:
+            takers.setdefault(_name_of(name), set()).add(node.name)
+    left = {n.name for n in nodes if n.op == "If" and ops.get(_name_of(n.input[0])) == "VarIsInitializedOp"}
+    for node in reversed(nodes):  # each stands behind those that it takes something from
+        if takers.get(node.name) and takers[node.name] <= left:
+            left.add(node.name)
+    return frozenset(left)
+
+
+def _name_of(given: str) -> str:
+    return given.removeprefix("^").split(":")[0]
 
 
 def _called(node: NodeDef) -> Iterator[str]:
@@ -120,9 +143,9 @@ def calls_python(graph: Traced) -> bool:
 
 
 def draws_numbers(graph: Traced) -> bool:
-    """Whether running the graph draws random numbers."""
+    """Whether running the graph draws random numbers, other than first values of variables that it makes."""
     return any(node.op.startswith((*_DRAWS, "Stateful", "Multinomial", "Rng")) and node.op not in _CALLS
-               for node, _ in nodes_of(graph))  # fmt: skip
+               for node, _ in nodes_of(graph, first_values=False))  # fmt: skip
 
 
 def draws(tf: ModuleType, graph: Traced, rows: int) -> list[str]:
