@@ -51,7 +51,10 @@ def is_counted(ran: Any, devices: int) -> None:
 @pytest.mark.parametrize("axes", ["0", "(None, 0)"])
 def test_a_script_that_maps_over_one_device_is_counted(axes: str, run_child: Run, write_script: Write) -> None:
     """Its arrays have a dimension of one in front, which holds no samples."""
-    is_counted(run_child(write_script(PMAPPED.replace("AXES", axes)), argv=("23", "30"), window=WHOLE), 1)
+    ran = run_child(write_script(PMAPPED.replace("AXES", axes)), argv=("23", "30"), window=WHOLE)
+    is_counted(ran, 1)
+    for knob in ("donation", "steps_per_call"):
+        assert "no function of jax.jit" in ran.facts["left_out"][knob], "it is given its own results, by jax.pmap"
 
 
 SHARDED = TWO_DEVICES + HEAD + """
