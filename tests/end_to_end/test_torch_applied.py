@@ -13,6 +13,7 @@ from support.torch_trials import begin
 from torch.utils.data import DataLoader, TensorDataset
 
 from tuner.child.torch.ddp import KNOBS as DDP_KNOBS
+from tuner.child.torch.learning_rates import OTHER_BATCHES
 from tuner.space.registry import load_space
 
 __all__ = ["begin"]
@@ -85,6 +86,41 @@ def test_a_loader_of_other_batches_than_the_profile_is_for_keeps_them(
     assert {*given} == {24} and optimizer.param_groups[0]["lr"] == pytest.approx(0.01)
     told = "the loader has batches of 24 samples, and the config is for those of 8"
     assert f"batch_size ({told})" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("mode", ["apply", "trial"])
+@pytest.mark.parametrize("kind", ["growing", "made ahead", "validated"])
+def test_a_rate_that_goes_with_larger_batches_ends_with_them(
+    begin: Begin, capfd: pytest.CaptureFixture[str], kind: str, mode: str
+) -> None:
+    """Where batches grow on the way, the later ones stay as written, and with them has to the rate."""
+    trial = begin({"batch_size": 32, "lr_scale": 4.0}, mode=mode, as_written={"batch_size": 8})
+    model, rows, seen = torch.nn.Linear(3, 1), TensorDataset(torch.randn(192, 3)), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def loader(size: int, shuffle: bool = True) -> Any:
+        return DataLoader(rows, batch_size=size, shuffle=shuffle)
+
+    sizes = [(8, True), (8, True), (8, True), (16, kind != "validated"), (8, True)]
+    ahead = [loader(*size) for size in sizes] if kind == "made ahead" else []
+    for number, (size, shuffle) in enumerate(sizes):
+        for (inputs,) in ahead[number] if ahead else loader(size, shuffle):
+            if not shuffle:
+                continue
+            optimizer.zero_grad()
+            model(inputs).mean().backward()
+            optimizer.step()
+            seen.append((len(inputs), round(optimizer.param_groups[0]["lr"], 6)))
+    assert seen[:18] == [(32, 0.04)] * 18
+    if kind == "validated":
+        assert {*seen} == {(32, 0.04)}
+        return
+    assert {*seen[18:30]} == {(16, 0.01)} and {rate for _, rate in seen[30:]} == {0.01}
+    if mode == "trial":
+        trial.end()
+        assert trial.evidence("lr_scale") == ("contradicted", OTHER_BATCHES)
+    else:
+        assert f"lr_scale: {OTHER_BATCHES}" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("known", [["train.py:7#0"], []])

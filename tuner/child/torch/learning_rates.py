@@ -111,9 +111,10 @@ class RateWatch:
 
     def drop(self) -> None:
         """The batches that the factor goes with aren't in effect: rates become the script's own, and stay so."""
-        scale, self._dropped = float(self.session.request.config[KNOB]), True
+        scale, is_anew = float(self.session.request.config[KNOB]), not self._dropped
+        self._dropped = True
         self._found(OTHER_BATCHES)
-        for optimizer, given in self._given.items():
+        for optimizer, given in self._given.items() if is_anew else ():
             scaled = [group.get("initial_lr", group.get("lr")) == rate
                       for group, rate in zip(optimizer.param_groups, given, strict=False)]  # fmt: skip
             for group in (group for group, ours in zip(optimizer.param_groups, scaled, strict=False) if ours):

@@ -27,6 +27,7 @@ from .lasting import LastingWorkers
 from .loader_places import LOADER_KNOBS, Fetched, Loader, as_written, by_name, drop_for_none, other_size, stands_for
 from .made_iterators import MadeIterators
 from .own_loaders import OwnLoaders
+from .phases import Phases
 from .queues import ready_batches
 from .samplers import SamplerWatch
 from .types import Arguments, DataLoader, LoaderIterator, Result, WorkersIterator
@@ -54,7 +55,7 @@ class LoaderWatch:
         self.sources.reader = session.feeds
         self._on_batch = on_batch
         self._copies = CopyWatch(session.note)
-        self._samplers = SamplerWatch()
+        self._samplers, self.phases = SamplerWatch(), Phases(session)
         self._lasting = LastingWorkers(torch, self._lasts, self._copies)
         self._of_object: ByIdentity[Loader] = ByIdentity()
         self._queues: weakref.WeakKeyDictionary[LoaderIterator, list[int]] = weakref.WeakKeyDictionary()
@@ -255,6 +256,7 @@ class LoaderWatch:
                 return original(loader)
             if entry is self.sources.primary:
                 self.sources.fetch_begins(entry)
+            self.phases.begins(entry)
             own = self.own if entry is self.sources.primary else None
             with own.beginning(loader) if own is not None else nullcontext():
                 began = time.perf_counter()

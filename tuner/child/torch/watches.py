@@ -82,6 +82,7 @@ class TorchWatches:
         self.ranks = RanksWatch(session, torch)
         self.ddp = DdpWatch(session, torch)
         self.resumes = ResumeWatch(session, torch, self.steps.rates)
+        self.loaders.phases.on_other = self.steps.rates.drop
         session.clock.instruments.listeners.append(self._missed)
 
     def install(self) -> None:

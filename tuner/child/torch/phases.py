@@ -1,0 +1,34 @@
+"""Whether a training goes on with batches of another size than those that a config's learning rate goes with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..session import Session
+from .loader_places import Loader
+
+
+class Phases:
+    """Sees a training go on with batches that aren't the config's: a curriculum makes its loaders at one place.
+
+    ``on_other``: called once, as the first such iteration begins. One that doesn't shuffle alike validates.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.on_other: Callable[[], None] = lambda: None
+        self._is_open = session.knobs.wants("batch_size") and session.knobs.wants("lr_scale")
+        self._changed: list[Loader] = []
+
+    def begins(self, loader: Loader) -> None:
+        """An iteration begins."""
+        if not self._is_open:
+            return
+        if "batch_size" in loader.changed:
+            self._changed += [loader] if loader not in self._changed else []
+        elif any(self._goes_on(before, loader) for before in self._changed):
+            self._is_open = False
+            self.on_other()
+
+    def _goes_on(self, before: Loader, loader: Loader) -> bool:
+        is_alike = before.stack == loader.stack and before.written["shuffle"] == loader.written["shuffle"]
+        return is_alike and before.written["batch_size"] != loader.written["batch_size"]
