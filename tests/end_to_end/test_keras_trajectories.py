@@ -254,6 +254,23 @@ def test_a_freed_batch_that_is_changed_behind_the_scripts_back_keeps_its_course(
     assert trial.evidence("batch_size")[0] == "verified"
 
 
+@pytest.mark.parametrize("averages", [True, False])
+def test_a_moving_average_of_keras_goes_by_the_samples(begin: Begin, averages: bool) -> None:
+    """At its end the model has the average's weights: of twice the samples, and with few steps its first values."""
+
+    def train() -> None:
+        fit(8, keras().optimizers.SGD(0.05, use_ema=averages, ema_momentum=0.9))
+
+    trial = begin()
+    train()
+    facts = {name: value for name, value in trial.end().items() if name not in ("kind", "t")}
+    trial = begin({"batch_size": 16, "lr_scale": 2.0}, **{**facts, "effective_batch": "both"})
+    train()
+    trial.end()
+    why = "a moving average of the weights moves with its steps: it covers 2 times the samples that it does as written"
+    assert trial.evidence("batch_size") == (("contradicted", why) if averages else ("verified", ""))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("told", [True, False])
 def test_rates_that_callbacks_set_are_the_same_in_parts(begin: Begin, told: bool) -> None:

@@ -121,3 +121,47 @@ def test_a_freed_batch_keeps_the_schedule_by_samples(departing: Departing, parts
     evidence, reason = departing({"batch_size": 64, "lr_scale": 4.0}, "free", **parts)
     assert evidence == ("contradicted" if why else "verified"), reason
     assert why in reason
+
+
+AVERAGED = """
+    import torch
+    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
+    from torch.utils.data import DataLoader, TensorDataset
+    loader = DataLoader(TensorDataset(torch.randn(256, 4), torch.randn(256, 1)), batch_size=4, shuffle=True)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    average = AveragedModel(modelHOW)
+    for epoch in range(100000):
+        for x, y in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+            EACH_STEP
+        EACH_EPOCH
+"""
+UPDATE = "average.update_parameters(model)"
+MOVING = ", multi_avg_fn=get_ema_multi_avg_fn(0.99)"
+
+
+@pytest.mark.parametrize(
+    ("how", "each_step", "each_epoch", "follows"),
+    [
+        (MOVING, UPDATE, "", False),
+        pytest.param(MOVING, "pass", UPDATE, True, marks=pytest.mark.slow),
+        pytest.param("", UPDATE, "", True, marks=pytest.mark.slow),
+        pytest.param(", multi_avg_fn=get_swa_multi_avg_fn()", UPDATE, "", True, marks=pytest.mark.slow),
+    ],
+    ids=["moving", "moving by epochs", "of all", "of all, by name"],
+)
+def test_a_moving_average_goes_by_the_samples(
+    write_script: Callable[..., Path], run_child: Callable[..., Any], how: str, each_step: str, each_epoch: str,
+    *, follows: bool,
+) -> None:  # fmt: skip
+    """Of a larger batch a decay of 0.99 a step goes back over more samples; the loss tells nothing of the average."""
+    text = AVERAGED.replace("HOW", how).replace("EACH_STEP", each_step).replace("EACH_EPOCH", each_epoch)
+    script = write_script(text)
+    facts = {name: value for name, value in run_child(script).facts.items() if name not in ("kind", "t")}
+    ran = run_child(script, {"batch_size": 8, "lr_scale": 2.0}, knowledge={**facts, "effective_batch": "both"})
+    report = [record for record in ran.of("knob") if record["knob"] == "batch_size"][-1]
+    assert report["evidence"] == ("verified" if follows else "contradicted"), report
+    assert ("a moving average of the weights moves with its steps" in report["reason"]) is not follows

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 
 from .counts import Schedule
-from .evidence import Finding
+from .evidence import Finding, SetBy
 from .records import Evidence, Knowledge, Value
 from .session import Session
 
@@ -28,6 +28,8 @@ RATE_TOLERANCE = 1e-3
 STEP_TOLERANCE = 0.1
 """Of samples and averages to a step, over at least so many steps: epochs end with smaller batches."""
 FEWEST_STEPS = 20
+_WITH_EACH_STEP = 0.5
+"""Updates of a moving average to a step, at least: one that is updated with each epoch covers the same samples."""
 _TOLD_APART = 0.05
 """Rates that differ by more tell whether a schedule follows the steps or the samples, at so many steps at least."""
 _FEWEST_TOLD = 3
@@ -39,13 +41,14 @@ _MOST_NAMES = 4
 class Trajectory:
     """Notes the rates at optimizer steps, and holds them and the facts against the baseline's; adapters inherit.
 
-    ``steps``: of the optimizer that stepped first. ``averagings``: updates of averaged models.
+    ``steps``: of the optimizer that stepped first. ``averagings``: updates of averaged models; ``forgetting``: those of
+    moving averages, which go back so many updates, and not to the training's beginning.
     """
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.steps = 0
-        self.averagings = 0
+        self.averagings = self.forgetting = 0
         self.rates: list[tuple[int, float]] = []
         self.group_rates: list[tuple[int, int, tuple[float, ...]]] = []
         self.initial_rates: list[tuple[int, tuple[float, ...]]] = []
@@ -208,7 +211,9 @@ class Trajectory:
         return ""
 
     def _departing_course(self, known: Knowledge, scale: float) -> str:
-        """With another number of samples to a step: what schedules start from, and whether they follow the samples."""
+        """With another number of samples to a step: what schedules start from, and whether they, and moving averages,
+        follow the samples.
+        """
         written = dict(known.initial_rates)
         for optimizer, rates in self.initial_rates:
             before = written.get(optimizer, ())
@@ -218,9 +223,13 @@ class Trajectory:
                     return f"its schedule starts from a learning rate of {rate:.4g}, as written {wanted}"
         request = self.session.request
         factor = _effective(request.config, request.knowledge) / _effective({}, request.knowledge)
+        covers = f"it covers {factor:.3g} times the samples that it does as written"
         if self._follows_steps(dict(known.rates), scale, factor) and not self._rates_vary(known):
-            covers = f"{factor:.3g} times the samples that it does as written"
-            return f"its learning rate moves with its steps: it covers {covers}"
+            return f"its learning rate moves with its steps: {covers}"
+        # A script that is told the size of its batches may have the average follow it.
+        is_untold = self.session.knobs.set_by("batch_size") is SetBy.PATCH
+        if is_untold and self.forgetting >= max(FEWEST_STEPS, _WITH_EACH_STEP * self.steps):
+            return f"a moving average of the weights moves with its steps: {covers}"
         return ""
 
     def _rates_vary(self, known: Knowledge) -> bool:

@@ -87,6 +87,7 @@ class TrajectoryWatch(Trajectory):
         super().stepped(optimizer, count)
         if optimizer in self._of:
             self._of[optimizer].steps += count
+            self.forgetting += count if getattr(optimizer, "use_ema", False) else 0
 
     def _meet(self, optimizer: Any) -> None:
         rate = getattr(optimizer, "_learning_rate", None)

@@ -49,9 +49,10 @@ class TrajectoryWatch(Trajectory):
         return __init__
 
     def _update_parameters(self, original: Callable[..., Result]) -> Callable[..., Result]:
-        def update_parameters(*args: object, **kwargs: object) -> Result:
+        def update_parameters(average: Any, *args: object, **kwargs: object) -> Result:
             self.averagings += self.session.here
-            return original(*args, **kwargs)
+            self.forgetting += self.session.here and _forgets(average)
+            return original(average, *args, **kwargs)
 
         return update_parameters
 
@@ -66,6 +67,12 @@ class TrajectoryWatch(Trajectory):
             Schedule(name, horizon, int(getattr(made(), "last_epoch", 0) or 0))
             for name, horizon, made in self._schedules
         ]
+
+
+def _forgets(average: Any) -> bool:
+    """Whether it is no equal mean of all weights so far, which PyTorch makes without a function, or with these."""
+    how = getattr(average, "multi_avg_fn", None) or getattr(average, "avg_fn", None)
+    return how is not None and getattr(how, "__name__", "") != "swa_update"
 
 
 def _rates_of(optimizer: Optimizer, *, initial: bool = False) -> Sequence[float]:
