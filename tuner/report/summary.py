@@ -52,6 +52,8 @@ _WORTH_MENTIONING_S = 1.0
 _NEAR = 1.005
 _A_PART = 0.1
 _FIRST_STEPS = "its slower first steps"
+_LEAST_TOLD = 1e-3
+"""Of the time: a mere call of ``eval()`` interrupts the training, too."""
 _TIERS = {2: "changes the numerics", 3: "changes the optimisation"}
 
 
@@ -66,7 +68,7 @@ def summary(result: StudyResult, files: Mapping[str, str], profile: str) -> str:
         parts[0][0] = beside_larger(parts[0][0], KEEP)
     if result.bottleneck is not None:
         parts[0].append(f"as written it is {bottleneck_text(result.bottleneck)}")
-    if result.validation_share is not None:
+    if result.validation_share is not None and result.validation_share >= _LEAST_TOLD:
         validation = share_text(result.validation_share)
         parts[0].append(f"validation takes {validation} of its time, and is no part of the rates")
     parts.append(larger_batches(result))

@@ -26,6 +26,10 @@ def test_what_validation_costs_is_said_where_it_was_seen() -> None:
     assert "validation takes 12% of its time, and is no part of the rates" in summary(made_up.RESULT, {}, "")
     unseen = replace(made_up.BASELINE, outcome=replace(made_up.BASELINE.outcome, measurement=made_up.measured(1204.0)))  # type: ignore[type-var]
     assert "validation" not in summary(replace(made_up.RESULT, trials=(unseen,)), {}, "")
+    # A teacher that is done with its training, and put into eval(), takes two milliseconds, and validates nothing.
+    passing = replace(made_up.BASELINE.outcome, measurement=made_up.measured(1204.0, validation_share=6e-4))  # type: ignore[type-var]
+    over = replace(made_up.RESULT, trials=(replace(made_up.BASELINE, outcome=passing),))
+    assert "validation" not in summary(over, {}, "")
 
 
 def test_a_trial_that_had_no_time_has_not_failed() -> None:
