@@ -38,7 +38,8 @@ class Overhead:
 
     So many samples are needed as the noise scale says (``noise_scale``, in batches as written). Batches above ``fits``
     run out of memory, above ``fits_spared`` with checkpointing, which computes samples for a third longer; ``diverges``
-    gives NaN. Rates scatter by ``scatter``, relatively; losses by ``rough``.
+    gives NaN. Rates scatter by ``scatter``, relatively; losses by ``rough``. With each doubling of the batch a loss is
+    higher by ``by_batch``, whatever was learned.
     """
 
     step_s: float = 0.015
@@ -50,6 +51,7 @@ class Overhead:
     diverges: int = 10**6
     scatter: float = 0.003
     rough: float = 0.004
+    by_batch: float = 0.0
     knowledge: Knowledge = KNOWN
 
     def step_of(self, config: Mapping[str, Value]) -> int:
@@ -86,8 +88,9 @@ class Overhead:
         """It comes down from 2 to 1 over the samples of a usual screen."""
         step, pace = self.step_of(config), self.efficiency(config) / 1500
         bad = self.step_of(config) > self.diverges
+        level = 1 + self.by_batch * math.log2(step / self.step_of({}))
         points = [
-            (step * (n + 1.0), math.nan if bad else 1 + math.exp(-pace * step * n) + chance.gauss(0, self.rough))
+            (step * (n + 1.0), math.nan if bad else level + math.exp(-pace * step * n) + chance.gauss(0, self.rough))
             for n in range(max(4, int((samples or 40 * step) / step)))
         ]  # fmt: skip
         return LossSeries("train.py:9", "train.py:9", tuple(points))
