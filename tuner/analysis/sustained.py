@@ -22,6 +22,10 @@ was told 1.39 or 0.51 of its rate, and scattered by 30% from trial to trial for 
 
 MIN_AGREEING, SURE = 3, 2.0
 """So many blocks at least, whose mean is so many standard errors away from 0, tell what a queue does in others."""
+COMES_NO_MORE = 2.0
+"""What was set apart once, and not again while so many times as long was trained as before it, is no validation: a
+first rollout that isn't known for one yet, or a teacher that is put into ``eval()`` once it has been trained.
+"""
 
 
 def sustained_amounts(blocks: Sequence[Block]) -> list[float]:
@@ -116,13 +120,17 @@ def epoch_starts_s(blocks: Sequence[Block], epoch: EpochUse | None) -> float:
 def validation_share(blocks: Sequence[Block]) -> float | None:
     """The share of the time that validation takes, by whole rounds of training and validation; None where none is seen.
 
-    ``blocks`` are all of the trial, in their order. The first round has the warm-up: it counts if there is no other.
+    ``blocks`` are all of the trial, in their order. The first round has the warm-up: it counts if there is no other,
+    and one may yet come.
     """
     ends = [
         place for place, block in enumerate(blocks, 1)
         if block.flagged and (place == len(blocks) or not blocks[place].flagged)
     ]  # fmt: skip
     if not ends:
+        return None
+    before, after = (sum(b.seconds for b in part if not b.flagged) for part in (blocks[: ends[0]], blocks[ends[0] :]))
+    if len(ends) == 1 and after > COMES_NO_MORE * before:
         return None
     rounds = blocks[ends[0] if len(ends) > 1 else 0 : ends[-1]]
     return sum(block.seconds for block in rounds if block.flagged) / sum(block.seconds for block in rounds)

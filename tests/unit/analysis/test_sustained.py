@@ -157,3 +157,11 @@ def test_validation_is_a_share_of_whole_rounds() -> None:
     assert validation_share([BLOCK] * 7 + [apart]) == pytest.approx(0.3)
     assert validation_share([BLOCK] * 70 + [apart] + [BLOCK] * 3 + [apart, BLOCK, BLOCK]) == pytest.approx(0.5)
     assert validation_share([apart, apart] + [BLOCK] * 6 + [apart, apart]) == pytest.approx(0.5)
+
+
+def test_what_was_set_apart_once_and_comes_no_more_is_no_round() -> None:
+    """A first rollout that isn't known for one yet: of a replay's trial it was told that validation takes 42%."""
+    apart = replace(BLOCK, flagged=True, seconds=3.0)
+    assert validation_share([BLOCK] * 3 + [apart] + [BLOCK] * 6) == pytest.approx(0.5), "the next may be about to come"
+    assert validation_share([BLOCK] * 3 + [apart] + [BLOCK] * 7) is None
+    assert validation_share([apart] + [BLOCK] * 2) is None, "before the training"
