@@ -103,7 +103,7 @@ class LackOfTime:
     """The fastest candidate that lacked nothing but time for its proof.
 
     ``gain`` is of its single trial. With ``budget_s`` the same command goes on, and has the time to prove ``first``:
-    the same config, or another one whose finals have begun.
+    the same config, another one whose finals have begun, or a larger batch (tier 3) that is worth more.
     """
 
     config: Config

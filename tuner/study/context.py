@@ -66,7 +66,8 @@ class StudyContext:
     the candidates that are fit for the finals, best first, and the seconds that are kept for what comes after.
     ``races``: whether a search trial may end early that is sure to stay behind the best one. ``rejected``: what screens
     have rejected, as ``rejects`` takes it, and ``unshown`` what they leave open of several configs, or of any where
-    nothing else was left: ``untold`` where that is all that needs a screen. ``passed_over``: the candidates that were
+    nothing else was left: ``untold`` where that is all that needs a screen. ``too_slow``: larger batches that their own
+    screens reject, or leave open with no more to come. ``passed_over``: the candidates that were
     told to have none.
     """
 
@@ -90,6 +91,7 @@ class StudyContext:
     rejected: tuple[Config, ...] = ()
     unshown: tuple[Config, ...] = ()
     untold: bool = False
+    too_slow: frozenset[Config] = frozenset()
     passed_over: frozenset[Config] = frozenset()
     sources: Sources = field(init=False)
     set_aside_s: float = 0.0
@@ -111,7 +113,8 @@ class StudyContext:
             budget = replace(budget, seconds=budget.seconds - self.set_aside_s)
         turn_s = turn_length_s(self.plan, self.knowledge)
         return StudyTime(
-            self.plan, budget, self.clock(), self.trials, self.space, by_turns, turn_s, self._may_be_alive, self.gone
+            self.plan, budget, self.clock(), self.trials, self.space, by_turns, turn_s, self._may_be_alive, self.gone,
+            self.too_slow,
         )  # fmt: skip
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
 from tuner.analysis.accuracy import Screened
 from tuner.analysis.comparison import NO_PROOF, contest_of, decide, failed_in, is_decided, pairs_of, told_of
@@ -41,14 +42,12 @@ def run_finals(study: StudyContext) -> Winner | None:
 
 def hold(study: StudyContext, schedule: Schedule, judge: Judge) -> Winner | None:
     """Runs the finals to their end, and gives what ``judge`` makes of them. Raises as ``StudyContext.execute``."""
-    told = False
+    head = cache(lambda: study.tell(FinalsStarted(schedule.candidates, schedule.rounds)))  # once, with the first run
+    had = next((number - 1 for number, _ in runs_left(study, schedule)), schedule.rounds)
     while True:
-        if not told and runs_left(study, schedule):
-            study.tell(FinalsStarted(schedule.candidates, schedule.rounds))
-            told = True
-        schedule, rounds_done = _run_rounds(study, schedule)
+        schedule, rounds_done = _run_rounds(study, schedule, head)
         if rounds_done < schedule.rounds:
-            return _out_of_time(study, schedule, rounds_done, judge)
+            return _out_of_time(study, schedule, rounds_done, judge, had)
         # Where all of them reach a loss later, it is how well their speed is known.
         winner = _leading(study, schedule)[0] or decide(schedule, study.trials, study.plan.objective)
         extended = _extended(study, schedule, winner)
@@ -84,15 +83,15 @@ def looked_at(study: StudyContext, schedule: Schedule) -> Schedule | None:
     return schedule.at_last_look if runs_left(study, schedule) else schedule
 
 
-def _run_rounds(study: StudyContext, schedule: Schedule) -> tuple[Schedule, int]:
+def _run_rounds(study: StudyContext, schedule: Schedule, head: Callable[[], None]) -> tuple[Schedule, int]:
     """Runs what the schedule lacks; how many rounds are done then.
 
     A round begins only where there is time for it; where there is none for all candidates, the weakest are dropped. So
-    are those that the first rounds show to be behind.
+    are those that the first rounds show to be behind. ``head`` is called before each run.
     """
     begun = 0
     while True:
-        in_time = _run_interrupted(study, schedule)
+        in_time = _run_interrupted(study, schedule, head)
         left = runs_left(study, schedule)
         if not left:
             return schedule, schedule.rounds
@@ -119,6 +118,7 @@ def _run_rounds(study: StudyContext, schedule: Schedule) -> tuple[Schedule, int]
         round_s = study.time.runs.round_s(configs)
         ahead_s = LEEWAY * (_left_s(study, schedule, schedule.rounds) - round_s)
         why = f"finals of {', '.join(map(str, schedule.group))}"
+        head()
         runs = [study.store.begin(NewTrial(Phase.FINALS, one, why, number, group=schedule.group)) for one in configs]
         finished = study.execute_round(runs, kept_s=ahead_s)
         if not finished:
@@ -136,7 +136,7 @@ def _are_compared(rounds: int) -> bool:
     return at == rounds
 
 
-def _run_interrupted(study: StudyContext, schedule: Schedule) -> bool:
+def _run_interrupted(study: StudyContext, schedule: Schedule, head: Callable[[], None]) -> bool:
     """Runs what was interrupted: of these finals whole rounds, since a run has lost those that it took turns with. Runs
     of other finals wait until those go on, if they do: alone they prove nothing.
 
@@ -159,6 +159,7 @@ def _run_interrupted(study: StudyContext, schedule: Schedule) -> bool:
     for trial in later:
         study.store.requeue(trial)
     for runs in rounds.values():
+        head()
         kept_s = LEEWAY * _left_s(study, schedule, schedule.rounds)
         finished = study.execute_round(runs, kept_s=kept_s)
         if not finished:
@@ -211,12 +212,15 @@ def runs_left(study: StudyContext, schedule: Schedule) -> list[tuple[int, Config
     return schedule.runs_left(study.trials, failed_in(study.trials, study.plan.objective))
 
 
-def _out_of_time(study: StudyContext, schedule: Schedule, rounds_done: int, judge: Judge) -> Winner | None:
-    """The verdict of the rounds that there was time for. Three prove what they prove, and no more are added later."""
+def _out_of_time(study: StudyContext, schedule: Schedule, rounds_done: int, judge: Judge, had: int) -> Winner | None:
+    """The verdict of the rounds that there was time for. Three prove what they prove, and no more are added later. That
+    fewer prove nothing is noted, unless they ``had`` as many before.
+    """
     if rounds_done < FEWEST_ROUNDS:
         still = [trial for trial in schedule.candidates if trial.number not in schedule.dropped]
         names = "; ".join(config_text(trial.config) for trial in still)
-        study.note(f"not proven: no time left for {FEWEST_ROUNDS} rounds of the finals of {names}")
+        if not 0 < rounds_done == had:
+            study.note(f"not proven: no time left for {FEWEST_ROUNDS} rounds of the finals of {names}")
         winner = decide(schedule, study.trials, study.plan.objective)
         late = f"{NO_PROOF}no time left after {count_text(rounds_done, 'round')}"
         return replace(winner, label=late) if winner is not None and winner.label else winner

@@ -1,8 +1,8 @@
 """The contest of larger effective batches (tier 3): screened, proven by the time to a loss, beside the search's winner.
 
 What keeps the effective batch is proven first, and this has the time that is left then; where that gains little, and
-there is time for a single proof, this is. Of the permitted error it has the
-share of an opening of its own, so that both contests together keep to it.
+there is time for a single proof, this is. Of the permitted error it has the share of an opening of its own, so that
+both contests together keep to it.
 """
 
 from __future__ import annotations
@@ -40,21 +40,28 @@ UNCOMPARED = f"no time left to compare how it learns, and to prove it ({GOES_ON}
 UNSCREENED = "how it learns isn't compared (--max-loss-increase off)"
 
 
-def set_aside(study: StudyContext) -> None:
-    """Keeps the time that proving a larger batch takes, where what comes before has enough all the same, or where a
-    single proof is worth more of it.
+def set_aside(study: StudyContext) -> bool:
+    """Keeps the time that proving a larger batch takes, where what comes before has enough all the same.
+
+    Whether it is to be proven first instead, which the study says: where it is worth more, and nothing else that was
+    found may be proven beside it.
     """
-    time, candidates, best = study.time, _candidates(study), study.leading
+    study.set_aside_s = 0.0
+    time, best = study.time, study.leading
+    candidates = [trial for trial in _candidates(study) if trial.config not in study.too_slow]
     if not candidates or not _may_win(study, candidates[0], max(1.0, study.track.gain(best) or 1.0)):
-        return
+        return False
     proof_s = time.proof_s(candidates[0].config)
     before_s = time.proof_s(best.config, rounds=time.rounds_to_tell()) if best is not None and best.config else 0.0
     comes_first = time.larger_comes_first and not time.fits(before_s + proof_s)
-    if time.fits(proof_s if comes_first else before_s + proof_s):
-        study.set_aside_s = proof_s
-        if comes_first and best is not None and not study.time.fits(time.proof_s(best.config)):
-            larger, other = config_text(candidates[0].config), config_text(best.config)
-            study.note(f"{larger} (tier 3) is proven before {other}, which gains little: there is no time for both")
+    if not time.fits(proof_s if comes_first else before_s + proof_s):
+        return False
+    study.set_aside_s = proof_s
+    if not comes_first or best is None or not best.config or study.time.has_time_to_prove:
+        return False
+    larger, other = config_text(candidates[0].config), config_text(best.config)
+    study.note(f"{larger} (tier 3) is proven before {other}, which gains little: there is no time for both")
+    return True
 
 
 def prove_larger(study: StudyContext, winner: Winner | None) -> LargerBatch | None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tuner.events import Listener, Noted, StudyFinished, StudyStarted, TrialFinished
 from tuner.knowledge import first_knowledge
-from tuner.model import Phase, Trial, Winner, baseline_of
+from tuner.model import Phase, Trial, Verdict, Winner, baseline_of
 from tuner.result import LackOfTime, LargerBatch, StudyResult
 from tuner.runner.request import Interrupted, Runner
 from tuner.search.history import Sampler
@@ -127,13 +127,15 @@ def _run_phases(study: StudyContext, sampler: Sampler) -> StudyResult:
         probe_study(study)
         rotate(study)
         why, candidates, winner = _search_and_prove(study, sampler)
-        if winner is None and study.set_aside_s:
+        if study.set_aside_s and (winner is None or winner.verdict is not Verdict.IMPROVED):
             larger = prove_larger(study, winner)
             if _has_time_by_now(study):
                 candidates, winner = _prove_kept(study, screen_candidates(study))
-        lacked, untried_s = lack_of_time(study, candidates, winner), budget_to_try(study)
         judged = True
-        larger = prove_larger(study, winner) or larger  # what failed in its finals is no candidate any more
+        again = prove_larger(study, winner)
+        # One that failed in its finals is no candidate any more.
+        larger = again if again is not None or larger is None or larger.proven else larger
+        lacked, untried_s = lack_of_time(study, candidates, winner), budget_to_try(study)
         study.repository.save_state(study.record.id, "finished")
     except Interrupted:
         why, interrupted = "stopped on request", True
@@ -155,7 +157,8 @@ def _search_and_prove(study: StudyContext, sampler: Sampler) -> tuple[str, tuple
     """
     why = search(study, sampler)
     while True:
-        set_aside(study)
+        if set_aside(study):
+            prove_larger(study, None)
         led, before = study.leading, (study.rejected, study.unshown, study.untold)
         candidates = screen_candidates(study)
         all_gone = all(study.gone(trial.config) for trial in candidates)

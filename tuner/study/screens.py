@@ -112,7 +112,7 @@ def keep_screen(study: StudyContext, candidate: Trial, result: Screened) -> None
         study.tell(Screening(candidate, result))
     others = [screened for screened in study.screened if screened.config != result.config]
     study.screened = (*others, result)
-    study.rejected = rejected_by(study)
+    study.rejected, study.too_slow = rejected_by(study), too_slow_by(study)
     _bar_what_no_luck_explains(study)
 
 
@@ -127,6 +127,15 @@ def rejected_by(study: StudyContext) -> tuple[Config, ...]:
     passed = [result.config for result in results if result.verdict is Noninferiority.PASS]
     parts = (_part(study, result, passed) for result in results if result.verdict is Noninferiority.FAIL)
     return tuple(dict.fromkeys(parts))
+
+
+def too_slow_by(study: StudyContext) -> frozenset[Config]:
+    """The larger batches that their own screens, now or by the record, show to learn too little for their speed, or
+    leave open with no more to come. They tell nothing of others: on top of another config one has another speed.
+    """
+    told = [(trial, result) for trial, result in _shown(study) if result.by_time]
+    fail = Noninferiority.FAIL
+    return frozenset(trial.config for trial, one in told if one.verdict is fail or _stays_open(study, trial, one))
 
 
 def bar_what_stays_open(study: StudyContext) -> None:
@@ -163,13 +172,18 @@ def _left_open(study: StudyContext, fewest: int) -> tuple[Config, ...]:
 
 
 def _told(study: StudyContext) -> list[tuple[Trial, Screened]]:
-    """The configs that keep the effective batch and were screened, now or by the record, with what that showed: each
-    once, however many trials it had.
+    """As ``_shown``, of the configs that keep the effective batch."""
+    return [(trial, result) for trial, result in _shown(study) if not result.by_time]
+
+
+def _shown(study: StudyContext) -> list[tuple[Trial, Screened]]:
+    """The configs that were screened, now or by the record, with what that showed: each once, however many trials it
+    had.
     """
     screened = {trial.config for trial in study.trials if trial.phase is Phase.SCREEN and trial.config}
     tried = {trial.config: trial for trial in study.searched if trial.config in screened}
     found = [(trial, screen_of(study, trial)) for trial in tried.values()]
-    return [(trial, result) for trial, result in found if result is not None and not result.by_time]
+    return [(trial, result) for trial, result in found if result is not None]
 
 
 def _part(study: StudyContext, screened: Screened, passed: Sequence[Config]) -> Config:

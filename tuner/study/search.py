@@ -18,7 +18,7 @@ from tuner.study.context import StudyContext
 from tuner.study.plan import StudyPlan
 from tuner.study.probe import tell_bottleneck
 from tuner.study.run_times import compiled_setting
-from tuner.study.screens import bar_what_stays_open, rejected_by
+from tuner.study.screens import bar_what_stays_open, rejected_by, too_slow_by
 from tuner.study.search_space import widen_space
 from tuner.study.study_time import StudyTime, compiled_text, was_late
 
@@ -45,7 +45,7 @@ def search(study: StudyContext, sampler: Sampler) -> str:
     resumed, with more of it; what there is none for gives way to what there is time for. What screens have
     rejected is neither tried nor built on, nor what they leave open of several configs, or where nothing else is found.
     """
-    plan, study.rejected = study.plan, rejected_by(study)
+    plan, study.rejected, study.too_slow = study.plan, rejected_by(study), too_slow_by(study)
     bar_what_stays_open(study)
     late_before = {trial.number for trial in study.trials if was_late(trial)}
     after_a_pause, missed = study.resumed, set[str]()

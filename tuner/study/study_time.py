@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tuner.analysis.accuracy import SEEDS
+from tuner.analysis.comparison import failed_in
 from tuner.analysis.gain import WORTH_HAVING, BaselineTrack
 from tuner.analysis.larger_batches import USUAL_NOISE, likely_efficiency
+from tuner.analysis.learning import gives_no_loss
 from tuner.analysis.turns import TOLD_TO, noise_within, rounds_to_tell
 from tuner.formatting import config_text
 from tuner.knowledge import batch_factor, samples_per_step
@@ -51,7 +53,8 @@ fit: nothing else would use the time, and what is foreseen before a first round 
 class StudyTime:
     """What is left of a study's time at ``now``, and the seconds that its runs will take by those that were run.
 
-    Time for a proof is kept for nothing that is ``gone``: that is a candidate no more.
+    Time for a proof is kept for nothing that is ``gone``: that is a candidate no more; nor for a larger batch that is
+    ``too_slow`` by its own screen.
     ``trials`` are the finished ones of every phase; ``space`` is None before the search space is known. ``by_turns``:
     whether trials take turns where they may be alive ``together``, and ``turn_s`` how long these are where no config
     has another loader.
@@ -66,6 +69,7 @@ class StudyTime:
     turn_s: float | None = None
     together: Together = any_together
     gone: Callable[[Config], bool] = lambda config: False
+    too_slow: frozenset[Config] = frozenset()
 
     @property
     def left_s(self) -> float | None:
@@ -142,7 +146,7 @@ class StudyTime:
             most_s, both_s = self._share_to_tell() * (self.budget.seconds or math.inf), proof_s + larger_s
             if both_s > most_s or not self.fits(both_s):
                 if self.larger_comes_first and self.fits(larger_s):
-                    return self.budget.reserved_s(larger_s, found=True)
+                    return self.budget.reserved_s(LONGER_THAN_FORESEEN * larger_s, found=True)
                 both_s = proof_s
             kept_s = max(both_s, LONGER_THAN_FORESEEN * self.proof_s(chosen[0].config))
             return self.budget.reserved_s(kept_s, found=True)
@@ -268,11 +272,24 @@ class StudyTime:
 
     @property
     def larger_comes_first(self) -> bool:
-        """Whether time for a single proof goes to a larger batch: it is likely to reach a loss much sooner, and what
-        keeps the effective one gains little.
+        """Whether time for a single proof goes to a larger batch: it is likely to reach a loss much sooner, what keeps
+        the effective one gains little, and neither a screen nor finals have judged any larger one.
         """
         gain = max(1.0, self._gain(self._best) or 1.0)
-        return self._likely_larger is not None and gain < LARGE <= self._likely_larger[1] / gain
+        is_ahead = self._likely_larger is not None and gain < LARGE <= self._likely_larger[1] / gain
+        configs = [trial.config for trial in self._larger]
+        judged = any(one in self.too_slow or self.rounds_done(one) >= FEWEST_ROUNDS for one in configs)
+        return is_ahead and not judged
+
+    @property
+    def has_time_to_prove(self) -> bool:
+        """Whether a proof fits of anything found that keeps the effective batch."""
+        return self._to_prove() is not None
+
+    @property
+    def first_larger(self) -> Trial | None:
+        """The larger batch that time for a single proof goes to; None where that goes to what keeps the batch."""
+        return self._likely_larger[0] if self.larger_comes_first and self._likely_larger is not None else None
 
     def _larger_proof_s(self) -> float:
         """What proving the likeliest larger batch takes; 0 where that isn't likely to reach a loss sooner than what
@@ -284,14 +301,21 @@ class StudyTime:
         return self.proof_s(self._likely_larger[0].config)
 
     @cached_property
+    def _larger(self) -> list[Trial]:
+        """The trials of the search with a larger effective batch."""
+        space = self.space
+        return [trial for trial in searched(self.trials) if space is not None and space.is_larger(trial.config)]
+
+    @cached_property
     def _likely_larger(self) -> tuple[Trial, float] | None:
         """The larger batch that is likely to reach a loss soonest by its single trial, and how much sooner; None where
-        none was measured.
+        none was measured that might be proven: how each learns has to be seen for that.
         """
         space = self.space
-        if space is None:
+        if space is None or not self.plan.accuracy.any or gives_no_loss(baseline_of(self.trials)):
             return None
-        larger = [trial for trial in searched(self.trials) if space.is_larger(trial.config)]
+        failed = {*self.too_slow, *failed_in(self.trials, self.plan.objective)}
+        larger = [trial for trial in self._larger if trial.config not in failed]
         gains = [(trial, self._track.gain(trial), batch_factor(trial.config, space.knowledge)) for trial in larger]
         found = [(trial, gain * likely_efficiency(factor, USUAL_NOISE)) for trial, gain, factor in gains if gain]
         return max(found, key=lambda each: each[1], default=None)

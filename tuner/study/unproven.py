@@ -38,14 +38,17 @@ def lack_of_time(study: StudyContext, candidates: Sequence[Trial], winner: Winne
         left.sort(key=lambda trial: -(history.expected(trial) or 0.0))
     if study.budget.seconds is None or not left or _is_judged(study, left[0], winner):
         return None
-    fastest, first = left[0], begun_with or left[0]
+    fastest = left[0]
     read = study.track.gain(fastest) or 0.0
     if max(read, history.expected(fastest) or 0.0) <= WORTH_HAVING:
         return None
     time = study.time
-    proof_s = time.finals_s(first.config, max(0, FEWEST_ROUNDS - time.rounds_done(first.config)))
-    minutes = _minutes_with(study, _screens_s(study, first) + proof_s)
-    named = config_text(first.config) + (f", before {config_text(fastest.config)}" if first != fastest else "")
+    larger = time.first_larger
+    first = larger or begun_with or fastest
+    finals_s = time.finals_s(first.config, max(0, FEWEST_ROUNDS - time.rounds_done(first.config)))
+    minutes = _minutes_with(study, time.proof_s(larger.config) if larger else _screens_s(study, first) + finals_s)
+    named = config_text(first.config) + (" (tier 3)" if larger else "")
+    named += f", before {config_text(fastest.config)}" if first != fastest else ""
     study.note(f"with --budget {minutes}m the same command has the time to prove {named}")
     return LackOfTime(fastest.config, read, 60.0 * minutes, first.config)
 
