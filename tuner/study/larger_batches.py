@@ -51,12 +51,15 @@ def set_aside(study: StudyContext) -> bool:
     candidates = [trial for trial in _candidates(study) if trial.config not in study.too_slow]
     if not candidates or not _may_win(study, candidates[0], max(1.0, study.track.gain(best) or 1.0)):
         return False
-    proof_s = time.proof_s(candidates[0].config)
-    before_s = time.proof_s(best.config, rounds=time.rounds_to_tell()) if best is not None and best.config else 0.0
-    comes_first = time.larger_comes_first and not time.fits(before_s + proof_s)
-    if not time.fits(proof_s if comes_first else before_s + proof_s):
+    alone_s, before_s = time.proof_s(candidates[0].config), 0.0
+    beside_s = alone_s
+    if best is not None and best.config:
+        before_s = time.proof_s(best.config, rounds=time.rounds_to_tell())
+        beside_s = time.proof_beside_s(candidates[0].config, best.config)
+    comes_first = time.larger_comes_first and not time.fits(before_s + beside_s)
+    if not time.fits(alone_s if comes_first else before_s + beside_s):
         return False
-    study.set_aside_s = proof_s
+    study.set_aside_s = beside_s
     if not comes_first or best is None or not best.config or study.time.has_time_to_prove:
         return False
     larger, other = config_text(candidates[0].config), config_text(best.config)

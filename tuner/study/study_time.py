@@ -116,15 +116,33 @@ class StudyTime:
         """What is left to run of a proof: of the screen where one is due, and of so many rounds of the finals."""
         return self._screens_s(config) + self.finals_s(config, max(0, rounds - self.rounds_done(config)), run_s)
 
+    def proof_beside_s(self, config: Config, before: Config) -> float:
+        """What is left to run of a proof behind that of another config: where both have screens of one length, the
+        script as written runs for both of them once.
+        """
+        proof_s, samples = self.proof_s(config), self._screened(config)
+        if not samples or samples != self._screened(before):
+            return proof_s
+        return proof_s - sum(self.runs.screen_s(one, samples) for one, _ in self._screen_runs(config) if not one)
+
     def _screens_s(self, config: Config) -> float:
         """What is left to run of the config's screen; 0 where none is due."""
-        if not self.needs_screen(config):
-            return 0.0
-        step, recorded = larger_step(config, self.space), screened_samples(self.trials)
-        samples = screen_lengths(self.plan, baseline_of(self.trials), step, recorded)[0]
+        samples = self._screened(config)
+        return sum(self.runs.screen_s(one, samples) for one, _ in self._screen_runs(config)) if samples else 0.0
+
+    def _screen_runs(self, config: Config) -> list[tuple[Config, int]]:
+        """The config and the seed of each run that its screen lacks."""
+        samples = self._screened(config)
         done = {(t.config, t.seed) for t in self.trials if t.phase is Phase.SCREEN and t.samples == samples}
         runs = [(one, seed) for seed in range(1, SEEDS + 1) for one in (BASELINE, config)]
-        return sum(self.runs.screen_s(run[0], samples) for run in runs if run not in done)
+        return [run for run in runs if run not in done]
+
+    def _screened(self, config: Config) -> int:
+        """The samples of the config's screen; 0 where none is due."""
+        if not self.needs_screen(config):
+            return 0
+        step, recorded = larger_step(config, self.space), screened_samples(self.trials)
+        return screen_lengths(self.plan, baseline_of(self.trials), step, recorded)[0]
 
     def rounds_done(self, config: Config) -> int:
         """The rounds of the config's last finals that have been run."""
@@ -143,7 +161,8 @@ class StudyTime:
         larger_s, chosen = self._larger_proof_s(), self._to_prove()
         if chosen is not None:
             proof_s = chosen[1]
-            most_s, both_s = self._share_to_tell() * (self.budget.seconds or math.inf), proof_s + larger_s
+            most_s = self._share_to_tell() * (self.budget.seconds or math.inf)
+            both_s = proof_s + (self._larger_proof_s(chosen[0].config) if larger_s else 0.0)
             if both_s > most_s or not self.fits(both_s):
                 if self.larger_comes_first and self.fits(larger_s):
                     return self.budget.reserved_s(LONGER_THAN_FORESEEN * larger_s, found=True)
@@ -291,14 +310,14 @@ class StudyTime:
         """The larger batch that time for a single proof goes to; None where that goes to what keeps the batch."""
         return self._likely_larger[0] if self.larger_comes_first and self._likely_larger is not None else None
 
-    def _larger_proof_s(self) -> float:
-        """What proving the likeliest larger batch takes; 0 where that isn't likely to reach a loss sooner than what
-        keeps the effective one.
+    def _larger_proof_s(self, before: Config = BASELINE) -> float:
+        """What proving the likeliest larger batch takes, behind the proof of ``before``; 0 where that isn't likely to
+        reach a loss sooner than what keeps the effective one.
         """
         gain = self._gain(self._best) or 1.0
         if self._likely_larger is None or self._likely_larger[1] <= gain:
             return 0.0
-        return self.proof_s(self._likely_larger[0].config)
+        return self.proof_beside_s(self._likely_larger[0].config, before)
 
     @cached_property
     def _larger(self) -> list[Trial]:
