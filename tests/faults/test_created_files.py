@@ -52,7 +52,7 @@ TRAIN = """
         subprocess.run(["touch", data / "by-another-program.txt"])
     rows = (data / "rows.txt").read_text()
     for step in range(1, 10_000):
-        time.sleep(0.001)
+        time.sleep(0.3 if step == 20 else 0.001)  # the first step's moment is known as well as records are prompt
         logging.info("step %d", step)
         if step == 20:
             with tempfile.NamedTemporaryFile(dir=out, delete=False) as file:

@@ -133,8 +133,8 @@ def _run_phases(study: StudyContext, sampler: Sampler) -> StudyResult:
                 candidates, winner = _prove_kept(study, screen_candidates(study))
         judged = True
         again = prove_larger(study, winner)
-        # One that failed in its finals is no candidate any more.
-        larger = again if again is not None or larger is None or larger.proven else larger
+        if again is not None or (larger is not None and larger.proven):  # what failed in its finals is none now
+            larger = again
         lacked, untried_s = lack_of_time(study, candidates, winner), budget_to_try(study)
         study.repository.save_state(study.record.id, "finished")
     except Interrupted:
