@@ -12,6 +12,7 @@ from tuner.cli.verb import Subparsers
 from tuner.errors import ExitCode, ProfileError, StorageError
 from tuner.export.gathered import Entry, gather
 from tuner.formatting import config_text, count_text, ranks_text, script_text
+from tuner.report.tiers import KEEP
 from tuner.storage.atomic import write_named
 
 TAKES_SCRIPT_ARGUMENTS = False
@@ -67,7 +68,7 @@ def _last_named(places: Sequence[str]) -> list[str]:
 def _line(entry: Entry) -> str:
     profile = entry.profile
     shown = shown_name(profile.device, profile.cores) + ranks_text(profile.ranks, profile.devices)
-    kept = f"can't tell: {profile.cannot_tell}" if profile.cannot_tell else "keep your config"
+    kept = f"can't tell: {profile.cannot_tell}" if profile.cannot_tell else KEEP
     answer = config_text(profile.config) if profile.config else kept
     answer += f"; larger batches (tier 3): {config_text(profile.larger)}" if profile.larger else ""
     origin = f"{entry.place}, in place of that of {entry.instead_of}" if entry.instead_of else entry.place

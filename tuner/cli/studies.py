@@ -16,6 +16,7 @@ from tuner.export import profile as profiles
 from tuner.formatting import config_text, gain_text
 from tuner.model import Verdict
 from tuner.report.table import Table
+from tuner.report.tiers import KEEP
 from tuner.storage.studies import StoredStudy, find_studies, read_study
 
 TAKES_SCRIPT_ARGUMENTS = False
@@ -112,5 +113,5 @@ def _answer(document: dict[str, Any]) -> str:
     if document["speedup"] is None:  # there were no finals, or none yet
         return "nothing proven" + (" that keeps the effective batch" if document["tier3"] else "")
     if document["verdict"] == Verdict.KEEP_BASELINE:
-        return "keep your config"
+        return KEEP
     return f"{gain_text(document['speedup'])} with {config_text(document['config'])}"

@@ -35,10 +35,9 @@ from tuner.formatting import (
 )
 from tuner.masking import masked
 from tuner.report.table import Table
-from tuner.report.tiers import beside_larger
+from tuner.report.tiers import KEEP, beside_larger
 
 UNKNOWN = "not known"
-_KEEP = "keep your config"
 _HASH_SHOWN = 12
 _METERED = {True: "{} with main memory", False: "{} without it", None: "of {} nobody noted whether"}
 _DOUBTS = {
@@ -74,10 +73,10 @@ def _answer(profile: OnDevice) -> str:
     if profile.config:
         return f"faster: {config_text(profile.config)}"
     held = f" in {count_text(profile.runs, 'run')} of each" if profile.runs else ": there were no finals"
-    answer = f"{_KEEP}: nothing was proven to be faster{held}"
+    answer = f"{KEEP}: nothing was proven to be faster{held}"
     if profile.cannot_tell:
         answer = f"can't tell: {profile.cannot_tell}"
-    return beside_larger(answer, _KEEP) if profile.larger else answer
+    return beside_larger(answer) if profile.larger else answer
 
 
 def _larger(profile: OnDevice) -> list[str]:

@@ -43,10 +43,9 @@ from tuner.model import (
 )  # fmt: skip
 from tuner.objective import Objective
 from tuner.report.table import aligned
-from tuner.report.tiers import beside_larger, best_of_each, larger_batches
+from tuner.report.tiers import KEEP, beside_larger, best_of_each, larger_batches
 from tuner.result import StudyFacts, StudyResult
 
-KEEP = "keep your config"
 _EXAMPLES = 3
 _WORTH_MENTIONING_S = 1.0
 _NEAR = 1.005
@@ -65,7 +64,7 @@ def summary(result: StudyResult, files: Mapping[str, str], profile: str) -> str:
     winner = result.winner
     parts = [_verdict(result)]
     if result.larger is not None and result.larger.proven and not result.improved:
-        parts[0][0] = beside_larger(parts[0][0], KEEP)
+        parts[0][0] = beside_larger(parts[0][0])
     if result.bottleneck is not None:
         parts[0].append(f"as written it is {bottleneck_text(result.bottleneck)}")
     if result.validation_share is not None and result.validation_share >= _LEAST_TOLD:

@@ -8,6 +8,8 @@ from tuner.knowledge import batch_factor
 from tuner.report.table import aligned
 from tuner.result import StudyResult
 
+KEEP = "keep your config"
+"""The answer where nothing is proven to be faster."""
 _NAMES = {1: "speed only", 2: "numerics", 3: "optimisation"}
 _LEARNED = {
     "not-needed": "", "pass": "learns as well", BY_TIME: "learns enough for its speed", "fail": "learns worse",
@@ -15,9 +17,9 @@ _LEARNED = {
 }  # fmt: skip
 
 
-def beside_larger(answer: str, keep: str) -> str:
-    """A study's answer that is no proven gain, such as to ``keep`` the config, where a larger batch is proven."""
-    told = answer.replace(keep, f"{keep}, or take larger batches (tier 3)", 1)
+def beside_larger(answer: str) -> str:
+    """A study's answer that is no proven gain, such as ``KEEP``, where a larger batch is proven."""
+    told = answer.replace(KEEP, f"{KEEP}, or take larger batches (tier 3)", 1)
     return told if told != answer else f"{answer}; larger batches (tier 3) are proven to reach a loss sooner"
 
 

@@ -20,6 +20,8 @@ from tuner.storage.lock import FolderLock
 from tuner.storage.studies import open_study
 from tuner.study.identity import identity_of
 
+TWO_CORES = pytest.mark.skipif(usable_cores() < 2, reason="two ranks need two cores")
+
 
 def study_in(folder: Path) -> Path:
     folder.mkdir()
@@ -53,7 +55,7 @@ def test_a_study_in_the_current_folder_is_not_moved(tmp_path: Path, monkeypatch:
     assert (folder / DATABASE).exists()
 
 
-@pytest.mark.skipif(usable_cores() < 2, reason="two ranks need two cores")
+@TWO_CORES
 def test_a_study_of_several_ranks_has_a_folder_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -64,7 +66,7 @@ def test_a_study_of_several_ranks_has_a_folder_of_its_own(
         assert folder in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.skipif(usable_cores() < 2, reason="cores")), 1])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=TWO_CORES), 1])
 def test_a_dry_run_names_the_knobs_that_there_are_on_its_device(
     ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
