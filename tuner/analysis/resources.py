@@ -109,7 +109,11 @@ def cpu_use(samples: Iterable[ResourceSample], began: float, ended: float) -> Cp
     own = max(0.0, last.cpu_s - first.cpu_s)
     foreign = max(0.0, max(0.0, last.busy_s - first.busy_s) - own)
     stolen = min(foreign, max(0.0, last.steal_s - first.steal_s))
-    return CpuUse(own / elapsed, foreign / elapsed, stolen / elapsed, _wanted(inside))
+    wanted = _wanted(inside)
+    if wanted is not None and own > 0:
+        # A thread that ran on a core which was taken is counted as if it slept meanwhile.
+        wanted += stolen / elapsed * own / max(own, own + foreign - stolen)
+    return CpuUse(own / elapsed, foreign / elapsed, stolen / elapsed, wanted)
 
 
 def _wanted(samples: Iterable[ResourceSample]) -> float | None:

@@ -13,6 +13,7 @@ from tuner.analysis.resources import (
     CardReading,
     ResourceSample,
     card_use,
+    cpu_use,
     energy_use,
     lacked_cores,
     peak_host_bytes,
@@ -140,3 +141,23 @@ def test_what_a_trial_lacked_is_what_others_had_of_what_it_wanted(
     ]  # fmt: skip
     assert lacked_cores(samples, 20.0, spare) == pytest.approx(lacked)
     assert lacked_cores(samples, 31.0, spare) == 0.0, "one reading tells nothing"
+
+
+def test_what_a_hypervisor_took_of_running_threads_was_wanted() -> None:
+    """Such a kernel counts a thread as neither running nor waiting while its core is taken, as if it slept."""
+    samples = [
+        ResourceSample(0.0, cores=2, wanted_s=0.0),
+        ResourceSample(10.0, cpu_s=10.0, busy_s=20.0, steal_s=10.0, cores=2, wanted_s=10.0),
+    ]
+    assert cpu_use(samples, 0.0, 10.0).wanted == pytest.approx(2.0), "two threads that computed all the time"
+    assert lacked_cores(samples, 0.0) == pytest.approx(1.0)
+
+
+def test_what_a_hypervisor_took_is_shared_out_by_who_ran_beside() -> None:
+    samples = [
+        ResourceSample(0.0, cores=2, wanted_s=0.0),
+        ResourceSample(10.0, cpu_s=1.0, busy_s=20.0, steal_s=10.0, cores=2, wanted_s=1.0),
+    ]
+    assert cpu_use(samples, 0.0, 10.0).wanted == pytest.approx(0.1 + 0.1), "others ran nine times as long"
+    idle = [ResourceSample(0.0, wanted_s=0.0), ResourceSample(10.0, wanted_s=0.0)]
+    assert cpu_use(idle, 0.0, 10.0).wanted == 0.0
