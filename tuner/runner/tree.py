@@ -201,8 +201,9 @@ class Wanted:
             ran_before, waited_before = self._told.get(thread, (0, 0))
             if self._at and thread in self._told and ran >= ran_before:  # less: another one has its number
                 self._seconds += _wanted((ran - ran_before) / 1e9, (waited - waited_before) / 1e9, now - self._at)
-            else:
-                self._seconds += ran / 1e9
+            else:  # a process may be found some readings after its birth
+                lived_s = max(now - self._at, (ran + waited) / 1e9) if self._at else 0.0
+                self._seconds += _wanted(ran / 1e9, waited / 1e9, lived_s)
         self._told, self._at = told, now
         return self._seconds if told else None
 

@@ -316,3 +316,22 @@ def test_threads_want_the_share_for_which_they_ran_of_the_time_in_which_they_had
     assert told == pytest.approx([1.5, 1.5 + 0.5 + 1.0, 3.0, 3.1]), "half of 0.2 s, and all of a second in the queue"
     monkeypatch.setattr(tree, "_times_of", lambda pid: [])
     assert wanted.read([1], 14.0) is None
+
+
+@pytest.mark.parametrize(
+    ("ran_s", "waited_s", "wants_s"),
+    [
+        (0.1, 0.9, 1.0),  # it computed for all of its second, and had a tenth of a core
+        (0.1, 0.1, 0.125),  # it slept for most of it
+        (0.5, 1.5, 2.0),  # of a process that was found a second after its birth
+    ],
+)
+def test_a_thread_that_is_new_wants_what_it_waited_for_too(
+    monkeypatch: pytest.MonkeyPatch, ran_s: float, waited_s: float, wants_s: float
+) -> None:
+    """Workers that end with each epoch are hardly read twice: what they waited for was left out."""
+    wanted = Wanted()
+    for now, times in ((10.0, {"7": (10**9, 0)}), (11.0, {"9": (int(ran_s * 1e9), int(waited_s * 1e9))})):
+        monkeypatch.setattr(tree, "_times_of", lambda pid, times=times: list(times.items()))
+        told = wanted.read([1], now)
+    assert told == pytest.approx(1.0 + wants_s, rel=0.02)
