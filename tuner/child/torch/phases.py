@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 from ..session import Session
@@ -11,13 +12,15 @@ from .loader_places import Loader
 class Phases:
     """Sees a training go on with batches that aren't the config's: a curriculum makes its loaders at one place.
 
-    ``on_other``: called once, as the first such iteration begins. One that doesn't shuffle alike validates.
+    ``on_other``: called once, before the first step on such batches. What doesn't shuffle alike validates, as does what
+    no step follows on: it may be made in the same line.
     """
 
     def __init__(self, session: Session) -> None:
         self.on_other: Callable[[], None] = lambda: None
         self._is_open = session.knobs.wants("batch_size") and session.knobs.wants("lr_scale")
         self._changed: list[Loader] = []
+        self._is_due = self._is_hooked = False
 
     def begins(self, loader: Loader) -> None:
         """An iteration begins."""
@@ -25,7 +28,15 @@ class Phases:
             return
         if "batch_size" in loader.changed:
             self._changed += [loader] if loader not in self._changed else []
+            self._is_due = False
         elif any(self._goes_on(before, loader) for before in self._changed):
+            self._is_due = True
+            if not self._is_hooked:
+                self._is_hooked = True
+                sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(self._step_begins)
+
+    def _step_begins(self, *_: object) -> None:
+        if self._is_due and self._is_open:
             self._is_open = False
             self.on_other()
 
