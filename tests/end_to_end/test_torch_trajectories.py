@@ -140,6 +140,7 @@ AVERAGED = """
         EACH_EPOCH
 """
 UPDATE = "average.update_parameters(model)"
+NOW_AND_THEN = f"(seen := globals().get('seen', 0) + 1) % 2 or {UPDATE}"
 MOVING = ", multi_avg_fn=get_ema_multi_avg_fn(0.99)"
 
 
@@ -147,11 +148,12 @@ MOVING = ", multi_avg_fn=get_ema_multi_avg_fn(0.99)"
     ("how", "each_step", "each_epoch", "follows"),
     [
         (MOVING, UPDATE, "", False),
+        (MOVING, NOW_AND_THEN, "", False),
         pytest.param(MOVING, "pass", UPDATE, True, marks=pytest.mark.slow),
         pytest.param("", UPDATE, "", True, marks=pytest.mark.slow),
         pytest.param(", multi_avg_fn=get_swa_multi_avg_fn()", UPDATE, "", True, marks=pytest.mark.slow),
     ],
-    ids=["moving", "moving by epochs", "of all", "of all, by name"],
+    ids=["moving", "moving now and then", "moving by epochs", "of all", "of all, by name"],
 )
 def test_a_moving_average_goes_by_the_samples(
     write_script: Callable[..., Path], run_child: Callable[..., Any], how: str, each_step: str, each_epoch: str,

@@ -7,6 +7,7 @@ samples and updates of an averaged model there are to a step.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
@@ -28,8 +29,8 @@ RATE_TOLERANCE = 1e-3
 STEP_TOLERANCE = 0.1
 """Of samples and averages to a step, over at least so many steps: epochs end with smaller batches."""
 FEWEST_STEPS = 20
-_WITH_EACH_STEP = 0.5
-"""Updates of a moving average to a step, at least: one that is updated with each epoch covers the same samples."""
+_FEWEST_UPDATES = 5
+"""Of a moving average, at least: with fewer nothing tells whether they go by steps or by samples."""
 _TOLD_APART = 0.05
 """Rates that differ by more tell whether a schedule follows the steps or the samples, at so many steps at least."""
 _FEWEST_TOLD = 3
@@ -228,9 +229,21 @@ class Trajectory:
             return f"its learning rate moves with its steps: {covers}"
         # A script that is told the size of its batches may have the average follow it.
         is_untold = self.session.knobs.set_by("batch_size") is SetBy.PATCH
-        if is_untold and self.forgetting >= max(FEWEST_STEPS, _WITH_EACH_STEP * self.steps):
+        if is_untold and self._averages_by_steps(known, factor):
             return f"a moving average of the weights moves with its steps: {covers}"
         return ""
+
+    def _averages_by_steps(self, known: Knowledge, factor: float) -> bool:
+        """Whether a moving average is updated as often to a step as in the script as written, with each or with every
+        tenth; one that is updated with each epoch goes by the samples.
+        """
+        updates, before = self.session.facts.optimizer_steps or self.steps, 1.0
+        if known.averagings and known.optimizer_steps:
+            before = known.averagings / known.optimizer_steps
+        if self.forgetting < _FEWEST_UPDATES or not updates:
+            return False
+        more = math.log(self.forgetting / updates / before)
+        return abs(more) < abs(more - math.log(factor))
 
     def _rates_vary(self, known: Knowledge) -> bool:
         """Whether the rates are others in each run of the same script: by the loss, or by a scaler that skips steps."""
