@@ -213,6 +213,31 @@ def _by_function_that_divides(outputs: Any, labels: Any, num_items_in_batch: Any
     return outputs.sum() / num_items_in_batch
 
 
+class ByObject:
+    """A loss function that is no function."""
+
+    def __call__(self, outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+        return outputs.mean()
+
+
+class ByModule:
+    """One that is a module, whose ``__call__`` passes on what it is given."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.forward(*args, **kwargs)
+
+    def forward(self, outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+        return outputs.mean()
+
+
+def _decorated(function: Any) -> Any:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
+
+
 class Smoother:
     """As earlier versions have it."""
 
@@ -258,6 +283,10 @@ def _of_sequences(logits: Any, labels: Any, **kwargs: Any) -> Any:
         (_forward_that_divides, {"compute_loss_func": staticmethod(_by_function)}, 16, "_by_function"),
         (_forward, {"compute_loss_func": staticmethod(_by_function_that_divides)}, 16, ""),
         (_forward_that_divides, {"compute_loss_func": functools.partial(_by_function)}, 16, "_by_function"),
+        (_forward_that_divides, {"compute_loss_func": ByObject()}, 16, "ByObject"),
+        (_forward_that_divides, {"compute_loss_func": ByModule()}, 16, "ByModule"),
+        (_forward_that_divides, {"compute_loss": _decorated(_own_loss)}, 16, "Own.compute_loss"),
+        (_forward_that_divides, {"compute_loss": _decorated(_telling)}, 16, ""),
         (_forward_that_divides, {"label_smoother": Smoother()}, 16, "Smoother"),  # earlier versions' takes a mean
         (_forward, {"label_smoother": SmootherThatDivides()}, 16, ""),
         (_forward, {"loss_is_scaled_for_ga": False}, 16, ""),  # the script says so, and the trainer divides

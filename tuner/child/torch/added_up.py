@@ -62,14 +62,17 @@ def _takes_means(trainer: Any, base: type) -> str:
         return ""
     kinds = type(trainer).__mro__
     for kind in kinds[: kinds.index(base)]:
-        own = vars(kind).get("compute_loss")
-        if own is not None and not _is_told(own):
+        if "compute_loss" not in vars(kind):
+            continue
+        own = inspect.unwrap(vars(kind)["compute_loss"])
+        if not _is_told(own):
             return f"{kind.__name__}.compute_loss"  # nor does it tell the library's
-        if own is not None and not _loads(own) & {"super", "compute_loss"}:
+        if not _loads(own) & {"super", "compute_loss"}:
             return ""
     if by_function:
         function = getattr(by_function, "func", by_function)
-        return "" if _is_told(function) else str(function.__name__)
+        name, code = getattr(function, "__name__", type(function).__name__), _code_of(function)
+        return "" if _is_told(code) else str(name)
     if smoother := trainer.label_smoother:
         return "" if _is_told(type(smoother).__call__) else type(smoother).__name__
     return _model_of_means(trainer.model)
@@ -87,6 +90,13 @@ def _model_of_means(model: Any) -> str:
     told = [name for name, call in losses if any(keyword.arg in (None, _ITEMS) for keyword in call.keywords)]
     takes_mean = _by_librarys(model) if _LIBRARYS in told else not told
     return type(model).__name__ if takes_mean else ""
+
+
+def _code_of(function: Any) -> Any:
+    """What it runs: a function itself, or an object's method."""
+    if hasattr(function, "__code__"):
+        return inspect.unwrap(function)
+    return getattr(type(function), "forward", type(function).__call__)  # that of a module passes on what it is given
 
 
 def _by_librarys(model: Any) -> bool:
