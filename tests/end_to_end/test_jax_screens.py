@@ -74,7 +74,7 @@ def test_steps_that_run_together_keep_the_course_and_another_learning_rate_does_
     pair = Pair(1, written, own)
     assert written.measurement is not None and own.measurement is not None
     samples = [[at for at, _ in each.losses[0].points] for each in (written.measurement, own.measurement)]
-    assert samples[0] == samples[1] == [32.0 * step for step in range(2, 102)]
+    assert samples[0] == samples[1] == [32.0 * step for step in range(1, 102)]
     assert descent_of([written]) is not Descent.DOWN and untold(SEVERAL, [pair], LIMITS, SAMPLES) is not None
     assert same_course([Pair(1, written, written)], LIMITS), "else no config is run"
     result = judge(SEVERAL, [pair], LIMITS, SAMPLES)

@@ -278,11 +278,13 @@ def _extra_s(before: Sequence[child.Block], window: _Sustained, *, counted: bool
     return max(0.0, sum(block.seconds for block in before) - amount / rate) if rate > 0 else 0.0
 
 
-def _loss_series(records: Iterable[Record]) -> tuple[LossSeries, ...]:
+def _loss_series(records: Sequence[Record]) -> tuple[LossSeries, ...]:
     """The losses, a series for each place in the script, in the order in which they were first seen."""
     points: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    of_step = next((b.samples / b.steps for b in _blocks_of(records) if b.steps and b.samples), 1.0)
     for loss in all_of(records, child.Loss):
-        points.setdefault((loss.site, loss.objective or loss.site), []).append((loss.samples, loss.value))
+        at = of_step if loss.samples == 1.0 else loss.samples  # by the first step none may be counted yet, but itself
+        points.setdefault((loss.site, loss.objective or loss.site), []).append((at, loss.value))
     return tuple(LossSeries(site, objective, tuple(values)) for (site, objective), values in points.items())
 
 

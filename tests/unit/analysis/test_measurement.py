@@ -228,6 +228,18 @@ def test_other_records_are_carried_over() -> None:
     assert measurement.notes == ("torch.save is diverted",)
 
 
+@pytest.mark.parametrize(("per_step", "at"), [(32.0, [32.0, 64.0, 96.0]), (1.0, [1.0, 2.0, 3.0])])
+def test_the_first_loss_lies_at_the_samples_of_one_step(per_step: float, at: list[float]) -> None:
+    """What shows the samples of a step by two of them (JAX's) hasn't counted any by the end of the first one."""
+    records: list[Record] = [{"kind": "loss", "t": 5.0, "samples": 1.0, "value": 3.0}]
+    for n in (2, 3):
+        records.append({**block(10.0 + n, per_step), "steps": 1})
+        records.append({"kind": "loss", "t": 10.0 + n, "samples": n * per_step, "value": 2.0})
+    measurement = measurement_of(entries_of([*records, *blocks(3), DONE]), [])
+    assert measurement is not None
+    assert [samples for samples, _ in measurement.losses[0].points] == at
+
+
 def test_cpu_use_is_read_inside_the_window_only() -> None:
     def sample(t: float, cpu_s: float, busy_s: float, steal_s: float) -> ResourceSample:
         return ResourceSample(t, rss=100, cpu_s=cpu_s, busy_s=busy_s, steal_s=steal_s)
