@@ -35,6 +35,8 @@ METRIC_MOVED = 5.0
 _NAMES_SHOWN = 8
 _TOO_SHORT, _MUCH_LONGER = "too-short", 10
 """The reason of a run that was over after too few steps, and by what factor a screen of more would be longer."""
+_CROWDED_OUT = "crowded-out"
+"""Of one that stood still while others had its cores: no fault of its config's."""
 
 
 @dataclass(frozen=True)
@@ -246,8 +248,8 @@ def _failed_run(pairs: Sequence[Pair]) -> tuple[Noninferiority, str] | None:
             return Noninferiority.INCONCLUSIVE, reason
         if not pair.candidate.complete:
             reason = pair.candidate.detail or f"{pair.candidate.kind}: {pair.candidate.reason}"
-            is_short = pair.candidate.reason == _TOO_SHORT
-            return Noninferiority.INCONCLUSIVE if is_short else Noninferiority.FAIL, f"seed {pair.seed}: {reason}"
+            is_open = pair.candidate.reason in (_TOO_SHORT, _CROWDED_OUT)
+            return Noninferiority.INCONCLUSIVE if is_open else Noninferiority.FAIL, f"seed {pair.seed}: {reason}"
     return None
 
 

@@ -378,6 +378,8 @@ _HINTS = {
     " give a trial more time with --trial-timeout",
     "no-progress": "does it wait for something, such as a download or an answer? A script that computes for long"
     " between two steps needs more time: --trial-timeout",
+    "crowded-out": "end what else runs on this machine, and run the same command again; a script that computes for long"
+    " between two steps needs more time: --trial-timeout",
     "device-oom": "the script as written doesn't fit the device: choose a smaller batch or another device",
     "host-oom": "the script as written takes more memory than it may, or takes ever more: use fewer workers or a"
     " smaller batch, end other processes that take memory, or raise --max-memory",

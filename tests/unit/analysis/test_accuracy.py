@@ -88,6 +88,15 @@ def test_a_screen_of_too_few_steps_of_a_config_is_no_word_on_how_it_learns() -> 
     assert result.verdict is INCONCLUSIVE and result.would_decide == "a longer screen (--screen-samples 20000)"
 
 
+def test_a_screen_that_stood_still_while_others_had_its_cores_is_no_word_on_how_it_learns() -> None:
+    """It was told to learn worse, and no config with its knobs was tried any more."""
+    crowded = Outcome(OutcomeKind.NO_PROGRESS, "crowded-out", "no step for 30 s; others had 1.6 cores that it wanted")
+    result = judge(Config(precision="bf16"), [Pair(1, learned(1.0, 1.0), crowded)], LIMITS, 256)
+    assert result.verdict is INCONCLUSIVE and "others had 1.6 cores" in result.reason
+    hung = replace(crowded, reason="no-progress")
+    assert judge(Config(precision="bf16"), [Pair(1, learned(1.0, 1.0), hung)], LIMITS, 256).verdict is FAIL
+
+
 @pytest.mark.parametrize("reason", ["too-short", "host-oom"])
 def test_where_the_script_as_written_fails_as_well_a_run_that_failed_shows_nothing(reason: str) -> None:
     """Of ``--screen-samples 64``, two steps of each: all knobs beyond speed were told to learn worse."""
