@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from support.torch_trials import begin
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from tuner.child.torch.ddp import KNOBS as DDP_KNOBS
 from tuner.child.torch.learning_rates import OTHER_BATCHES
@@ -123,6 +123,26 @@ def test_a_rate_that_goes_with_larger_batches_ends_with_them(
         assert trial.evidence("lr_scale") == ("contradicted", OTHER_BATCHES)
     else:
         assert f"lr_scale: {OTHER_BATCHES}" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("mode", ["apply", "trial"])
+def test_a_rate_stays_where_an_epoch_goes_on_behind_a_validation(begin: Begin, mode: str) -> None:
+    """Its loader is made in the same line, by a sampler as well, and the one that trains isn't begun anew."""
+    trial = begin({"batch_size": 32, "lr_scale": 4.0}, mode=mode, as_written={"batch_size": 8})
+    model, rows, seen = torch.nn.Linear(3, 1), TensorDataset(torch.randn(192, 3)), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    training, validating = (DataLoader(rows, batch_size=size, sampler=RandomSampler(rows)) for size in (8, 16))
+    for (inputs,) in training:
+        optimizer.zero_grad()
+        model(inputs).mean().backward()
+        optimizer.step()
+        seen.append((len(inputs), round(optimizer.param_groups[0]["lr"], 6)))
+        for (held_out,) in validating if len(seen) == 3 else ():
+            model(held_out)
+    assert seen == [(32, 0.04)] * 6
+    if mode == "trial":
+        trial.end()
+        assert trial.evidence("lr_scale")[0] == "verified"
 
 
 @pytest.mark.parametrize("known", [["train.py:7#0"], []])

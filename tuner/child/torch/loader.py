@@ -256,13 +256,13 @@ class LoaderWatch:
                 return original(loader)
             if entry is self.sources.primary:
                 self.sources.fetch_begins(entry)
-            self.phases.begins(entry)
             own = self.own if entry is self.sources.primary else None
             with own.beginning(loader) if own is not None else nullcontext():
                 began = time.perf_counter()
                 with starting.starting(entry):
                     iterator = self._lasting.begin(loader, original)
                 self.sources.iteration_began(entry, time.perf_counter() - began)
+                self.phases.begins(entry, iterator)
                 if self.session.measuring:
                     self._look_at(entry, loader, self._made.within(loader, iterator))
             return iterator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable
 
 from ..session import Session
@@ -20,23 +21,25 @@ class Phases:
         self.on_other: Callable[[], None] = lambda: None
         self._is_open = session.knobs.wants("batch_size") and session.knobs.wants("lr_scale")
         self._changed: list[Loader] = []
-        self._is_due = self._is_hooked = False
+        self._other: Callable[[], object | None] = lambda: None
+        """The newest iterator over such batches, as long as anything holds it: a validation lets go of its own."""
+        self._is_hooked = False
 
-    def begins(self, loader: Loader) -> None:
+    def begins(self, loader: Loader, iterator: object) -> None:
         """An iteration begins."""
         if not self._is_open:
             return
         if "batch_size" in loader.changed:
             self._changed += [loader] if loader not in self._changed else []
-            self._is_due = False
+            self._other = lambda: None
         elif any(self._goes_on(before, loader) for before in self._changed):
-            self._is_due = True
+            self._other = weakref.ref(iterator)
             if not self._is_hooked:
                 self._is_hooked = True
                 sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(self._step_begins)
 
     def _step_begins(self, *_: object) -> None:
-        if self._is_due and self._is_open:
+        if self._is_open and self._other() is not None:
             self._is_open = False
             self.on_other()
 
