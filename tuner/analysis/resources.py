@@ -123,14 +123,33 @@ def _wanted(samples: Iterable[ResourceSample]) -> float | None:
     return max(0.0, known[-1][1] - known[0][1]) / elapsed if elapsed > 0 else None
 
 
+_CROWDED, _CROWDED_OF_WANTED = 0.25, 0.5
+"""With as large a share of the cores in others' hands a run of the finals is no evidence, either. One thread on a
+machine with many cores never wants so many.
+"""
+
+
 def lacked_cores(samples: Sequence[ResourceSample], since: float, spare_cores: int = 0) -> float:
     """Cores that others had and the trial's threads wanted, since that moment of its own clock, which stands still
     while it is held; all that others had beyond ``spare_cores`` where nothing tells what it wanted.
     """
-    inside = [sample for sample in samples if sample.t - sample.held_s >= since]
-    use = cpu_use(inside, inside[0].t, inside[-1].t) if inside else CpuUse()
+    use = _use_since(samples, since)
     had = max(0.0, use.foreign - spare_cores)
     return had if use.wanted is None else min(had, max(0.0, use.wanted - use.own))
+
+
+def crowded_out(samples: Sequence[ResourceSample], since: float, cores: int, spare_cores: int = 0) -> float:
+    """As ``lacked_cores`` of a machine with so many, where that is so much that what stands still may do so for it: a
+    quarter of the cores, or half of those that it wanted, where these are fewer; else 0.0.
+    """
+    lacked, wanted = lacked_cores(samples, since, spare_cores), _use_since(samples, since).wanted
+    least = _CROWDED * cores if wanted is None else min(_CROWDED * cores, _CROWDED_OF_WANTED * wanted)
+    return lacked if lacked >= least else 0.0
+
+
+def _use_since(samples: Sequence[ResourceSample], since: float) -> CpuUse:
+    inside = [sample for sample in samples if sample.t - sample.held_s >= since]
+    return cpu_use(inside, inside[0].t, inside[-1].t) if inside else CpuUse()
 
 
 READING_S = 0.02

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tuner.analysis.measurement import NOTHING_BESIDE, Beside, TimedBlock, knowledge_of, last_of, measurement_of
-from tuner.analysis.resources import ResourceSample, lacked_cores
+from tuner.analysis.resources import ResourceSample, crowded_out
 from tuner.analysis.rotation import rotation_of
 from tuner.child.records import Block, Exit, Phase, ScriptException, TurnEnd, WindowEnd
 from tuner.child.wire import Entry
@@ -46,9 +46,6 @@ LATE_S = 1.0
 _LOG_TAIL_BYTES = 64 * 1024
 _OUT_OF_TIME = EndedBy.OUT_OF_TIME, "its part of the study's time was over"
 """The study itself may go on: with what takes less, or with a proof, for which time is kept."""
-_CROWDED = 0.25
-"""What stands still while others have so large a share of the cores, and it wants them, may do so for that: with as
-much a run of the finals is no evidence, either."""
 _SILENT = frozenset({EndedBy.DEADLINE, EndedBy.NO_PROGRESS, EndedBy.CROWDED_OUT})
 """Ends of which it is of use to know how far each of several ranks had come."""
 
@@ -285,8 +282,8 @@ class TrialWatch:
         late_start = by is EndedBy.DEADLINE and self._progress.course.stage is Stage.START_UP
         if (late_start or by is EndedBy.NO_PROGRESS) and not self._request.plain:
             detail += line_reached(self._journal.entries, self.pids, self._request.folder / LOG)
-        lacked = lacked_cores(self._samples, self._progress.course.last, spare_cores())
-        if by is EndedBy.NO_PROGRESS and lacked >= _CROWDED * usable_cores():
+        lacked = crowded_out(self._samples, self._progress.course.last, usable_cores(), spare_cores())
+        if by is EndedBy.NO_PROGRESS and lacked:
             by, detail = EndedBy.CROWDED_OUT, f"{detail}; others had {lacked:.1f} cores that it wanted meanwhile"
         self._end((by, detail + standing(self._launched.steps_of_ranks()) if by in _SILENT else detail))
         return True

@@ -14,6 +14,7 @@ from tuner.analysis.resources import (
     ResourceSample,
     card_use,
     cpu_use,
+    crowded_out,
     energy_use,
     lacked_cores,
     peak_host_bytes,
@@ -161,3 +162,29 @@ def test_what_a_hypervisor_took_is_shared_out_by_who_ran_beside() -> None:
     assert cpu_use(samples, 0.0, 10.0).wanted == pytest.approx(0.1 + 0.1), "others ran nine times as long"
     idle = [ResourceSample(0.0, wanted_s=0.0), ResourceSample(10.0, wanted_s=0.0)]
     assert cpu_use(idle, 0.0, 10.0).wanted == 0.0
+
+
+@pytest.mark.parametrize(
+    ("cores", "ran", "wanted", "is_crowded"),
+    [
+        (2, 0.2, 1.0, True),
+        (2, 0.6, 1.0, False),  # it had more than half of what it wanted
+        (64, 0.2, 1.0, True),  # one thread on a machine that is full: a quarter of its cores isn't the measure
+        (64, 0.6, 1.0, False),
+        (64, 50.0, 64.0, False),
+        (64, 40.0, 64.0, True),
+        (64, 60.0, None, False),
+        (64, 40.0, None, True),
+    ],
+)
+def test_what_a_trial_wants_says_how_many_cores_are_many(
+    cores: int, ran: float, wanted: float | None, is_crowded: bool
+) -> None:
+    samples = [
+        ResourceSample(0.0, cores=cores, wanted_s=None if wanted is None else 0.0),
+        ResourceSample(
+            10.0, cpu_s=10 * ran, busy_s=10.0 * cores, cores=cores, wanted_s=None if wanted is None else 10 * wanted
+        ),
+    ]
+    lacked = (cores if wanted is None else wanted) - ran
+    assert crowded_out(samples, 0.0, cores) == (pytest.approx(lacked) if is_crowded else 0.0)
