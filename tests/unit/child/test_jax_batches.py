@@ -269,14 +269,18 @@ def test_data_of_which_a_loss_chooses_parts_by_what_it_closes_over_are_no_batch(
 
 
 @pytest.mark.parametrize("is_compiled_within", [False, True])
+@pytest.mark.parametrize("is_closed_over", [False, True])
 @pytest.mark.parametrize("has_own_rows", [True, False])
 def test_rows_of_an_ensemble_are_those_of_all_its_models(
-    trial: Trial, has_own_rows: bool, is_compiled_within: bool
+    trial: Trial, has_own_rows: bool, is_closed_over: bool, is_compiled_within: bool
 ) -> None:
     """Its data have a dimension in front, of five models, and that isn't the batch; what all share is given once."""
 
     def one(params: Any, x: Any, y: Any) -> Any:
-        loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+        if is_closed_over:  # as most losses of Flax and optax have it
+            loss, gradients = jax.value_and_grad(lambda params: loss_of(params, x, y))(params)
+        else:
+            loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
         return descend(params, gradients), loss
 
     axes = (0, 0, 0) if has_own_rows else (0, None, None)
