@@ -188,7 +188,7 @@ class Instrumentation:
             return made(*args, **kwargs)
         others = tuple(value for number, value in enumerate(args) if number not in numbers)
         if is_traced:
-            steps.tracing.gradient(differentiated, (others, kwargs))
+            steps.tracing.gradient(differentiated, (others, kwargs), _closed_over(fun))
         steps.tracing.differentiates += 1
         try:
             if is_traced:

@@ -15,7 +15,7 @@ from math import prod
 from typing import Any
 
 from .rows import may_choose
-from .types import Arguments, Aval, Keywords, Leaves, Place, aval_of, leaves_at, places_of, shape_of
+from .types import Arguments, Aval, Keywords, Leaves, Place, aval_of, leaves_at, members_of, places_of, shape_of
 
 MOST_SIGNATURES = 512
 MOST_LEAVES = 64
@@ -38,8 +38,8 @@ class Trace:
     results' leaves; None where none is seen. ``whole``: arguments that a gradient is given as they are, beside what is
     differentiated, and nothing that could choose parts of them. ``passed``: arguments that are results as they were, by
     the numbers of the results. ``members``: so many models are trained at once (``vmap``), each on rows of its own, for
-    which the data have a dimension in front. ``weights``: of each gradient what it is taken of, or that is computed of,
-    as far as no gradient before it is.
+    which the data have a dimension in front. ``beside``: arguments that a gradient is given, or closes over, besides.
+    ``weights``: of each gradient what it is taken of, or that is computed of, as far as no gradient before it is.
     """
 
     gradients: int = 0
@@ -58,6 +58,7 @@ class Trace:
     whole: set[Place] = field(default_factory=set)
     passed: dict[int, Place] = field(default_factory=dict)
     members: int = 0
+    beside: set[Place] = field(default_factory=set)
     weights: list[tuple[Place, ...]] = field(default_factory=list)
     site: str = ""
 
@@ -232,8 +233,8 @@ class Frame:
 
     # what is in it
 
-    def differentiated(self, values: Iterable[Any], others: Iterable[Any]) -> None:
-        """A gradient is taken with respect to these arrays; ``others``: what else it is given."""
+    def differentiated(self, values: Iterable[Any], others: Sequence[Any], around: Sequence[Any]) -> None:
+        """A gradient is taken with respect to these arrays; ``others``: else given, ``around``: closed over."""
         leaves = [leaf for leaf in values if shape_of(leaf) or hasattr(leaf, "aval")]
         if self._is_of_others(leaves):
             self.trace.steps = 1
@@ -241,8 +242,7 @@ class Frame:
         self.trace.parameters.update(aval_of(leaf) for leaf in leaves if shape_of(leaf))
         self._follow(leaves[:MOST_LEAVES], direct=True)
         self._trains(leaves)
-        others = list(others)
-        self._trains_members(leaves, others)
+        self._trains_members(leaves, [*others, *around])
         self._takes_whole(list(map(self._within_transformations, others)))
 
     def _is_of_others(self, leaves: Sequence[Any]) -> bool:
@@ -263,9 +263,11 @@ class Frame:
         if not unseen:
             self.trace.whole.update(place for place in places if place is not None)
 
-    def _trains_members(self, values: Iterable[Any], others: Iterable[Any]) -> None:
+    def _trains_members(self, values: Iterable[Any], others: Sequence[Any]) -> None:
         """A gradient is taken so: with a dimension of ``vmap``'s in both, each of several models has its own rows."""
-        members = set(map(_members_of, values)) & set(map(_members_of, others)) - {0}
+        places = (self._given.get(id(self._within_transformations(leaf))) for leaf in others)
+        self.trace.beside.update(place for place in places if place is not None)
+        members = set(map(members_of, values)) & set(map(members_of, others)) - {0}
         if members and not self.trace.members:
             self.trace.members = max(members)
 
@@ -301,7 +303,7 @@ class Frame:
             return
         direct = list(frame.given_at(trace.places))
         own.members = own.members or trace.members
-        self._trains_members(direct, frame.given_at(trace.whole))
+        self._trains_members(direct, list(frame.given_at(trace.beside)))
         self._follow([*direct, *frame._closed_over], direct=True)
         self._takes_whole(list(map(self._within_transformations, frame.given_at(trace.whole))))
         self._follow(frame.given_at(trace.sources.difference(trace.places)), direct=False)
@@ -385,12 +387,6 @@ class Frame:
                 else:
                     waiting.append(operand)
         return found
-
-
-def _members_of(leaf: Any) -> int:
-    """How long the dimension is that ``vmap`` has taken off its front; 0 where it has taken none from there."""
-    shape = shape_of(getattr(leaf, "val", None)) if getattr(leaf, "batch_dim", None) == 0 else ()
-    return shape[0] if shape else 0
 
 
 def _weakly(value: Any) -> Callable[[], Any] | None:

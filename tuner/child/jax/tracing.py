@@ -82,10 +82,10 @@ class Tracing:
             frame.is_left()
         return result
 
-    def gradient(self, differentiated: Any, others: Any) -> None:
-        """A gradient is taken in the trace that runs now; of what isn't part of another one."""
+    def gradient(self, differentiated: Any, others: Any, around: Any) -> None:
+        """A gradient is taken in the trace that runs now; of what isn't part of another one. As ``Frame`` has these."""
         self.gradients += 1
-        self.frames[-1].differentiated(self._leaves(differentiated), self._leaves(others))
+        self.frames[-1].differentiated(*map(self._leaves, (differentiated, others, around)))
         if not self._pausing:
             self._pausing = True
             self.session.pause(Pause.COMPILATION, begins=True)

@@ -62,3 +62,9 @@ def statics_of(jitted: object) -> frozenset[int | str]:
     """Numbers and names of the arguments that ``jax.jit`` compiles a function for, as JAX has made them out."""
     about = getattr(jitted, "_jit_info", None)
     return frozenset((*getattr(about, "static_argnums", ()), *getattr(about, "static_argnames", ())))
+
+
+def members_of(leaf: Any) -> int:
+    """How long the dimension is that ``vmap`` has taken off its front; 0 where it has taken none from there."""
+    shape = shape_of(getattr(leaf, "val", None)) if getattr(leaf, "batch_dim", None) == 0 else ()
+    return shape[0] if shape else 0
