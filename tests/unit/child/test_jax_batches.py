@@ -265,6 +265,33 @@ def test_data_of_which_a_loss_chooses_parts_by_what_it_closes_over_are_no_batch(
     assert trial.end()["unit"] == "steps"
 
 
+# what JAX doesn't flatten
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("is_closed_over", [False, True])
+def test_a_table_whose_keys_jax_could_not_sort_may_stand_beside_the_parameters(
+    trial: Trial, is_closed_over: bool, is_compiled: bool
+) -> None:
+    """JAX flattens only what it differentiates, so plain Python has no error there."""
+
+    def step(params: Any, x: Any, y: Any) -> Any:
+        table = {0: 1.0, "rest": {None: 2.0, "scale": y}}
+
+        def scaled(params: Any, table: Any) -> Any:
+            return loss_of(params, x, table["rest"]["scale"]) * table["rest"][None]
+
+        if is_closed_over:
+            return descend(params, jax.grad(lambda params: scaled(params, table))(params))
+        return descend(params, jax.grad(scaled)(params, table))
+
+    step, params = jax.jit(step) if is_compiled else step, weights()
+    for x, y in batches(20, 15):
+        params = step(params, x, y)
+        trial.trained(1)
+    assert trial.steps >= 14
+
+
 # several models at once
 
 
