@@ -28,7 +28,7 @@ from .rows import LOOKS, Found, Outputs, Rows, is_number, without_models
 from .sites import EagerSite, Owner
 from .traces import Trace
 from .tracing import Tracing
-from .types import Arguments, Aval, Call, Keywords, aval_of, leaves_at, places_of, shape_of
+from .types import Arguments, Aval, Call, Keywords, aval_of, leaves_at, leaves_by, places_of, shape_of
 from .weights import WeightWatch
 
 MOST_FUNCTIONS = 32
@@ -48,7 +48,7 @@ class StepWatch:
     def __init__(self, session: Session, jax: ModuleType) -> None:
         self.session = session
         self.jax: Any = jax
-        self.leaves: Callable[[Any], list[Any]] = self.jax.tree_util.tree_leaves
+        self.leaves = leaves_by(self.jax.tree_util.tree_leaves)
         self.outputs = Outputs(self.leaves)
         self.passes = Passes(session)
         self.devices = DeviceWatch(session)

@@ -12,7 +12,7 @@ from ..watch import Pause
 from .functions import JittedFunction
 from .losses import place_of
 from .traces import Frame, Trace
-from .types import Arguments, Call, Keywords
+from .types import Arguments, Call, Keywords, leaves_by
 
 
 class Tracing:
@@ -30,7 +30,7 @@ class Tracing:
         self.count: Callable[[], int] = lambda: 0
         """How many traces JAX has made by now, of anything; some functions can't be seen to be traced otherwise."""
         self._jax = jax
-        self._leaves = jax.tree_util.tree_leaves
+        self._leaves = leaves_by(jax.tree_util.tree_leaves)
         self._pausing = False
 
     @property

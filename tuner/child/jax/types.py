@@ -68,3 +68,19 @@ def members_of(leaf: Any) -> int:
     """How long the dimension is that ``vmap`` has taken off its front; 0 where it has taken none from there."""
     shape = shape_of(getattr(leaf, "val", None)) if getattr(leaf, "batch_dim", None) == 0 else ()
     return shape[0] if shape else 0
+
+
+def leaves_by(flatten: Leaves) -> Leaves:
+    """The leaves of any structure, by JAX's own function. That refuses dictionaries whose keys it can't sort, which a
+    script may have beside what it differentiates: JAX never looks into those.
+    """
+
+    def leaves(structure: Any) -> list[Any]:
+        try:
+            return flatten(structure)
+        except (TypeError, ValueError):
+            parts = structure.values() if isinstance(structure, Mapping) else structure
+            is_known = isinstance(structure, (Mapping, list, tuple))
+            return [leaf for part in parts for leaf in leaves(part)] if is_known else [structure]
+
+    return leaves
