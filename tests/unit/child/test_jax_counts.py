@@ -354,3 +354,11 @@ def test_a_function_that_gives_where_a_gradient_is_taken_takes_no_step(trial: Tr
         params = step(params, climb(params, X[:20], Y[:20]), X[:20], Y[:20])
         trial.updates += 1
     assert trial.updates - 1 <= trial.steps <= trial.updates
+
+
+def test_a_step_that_is_compiled_ahead_of_its_calls_is_named_where_none_is_seen(trial: Trial) -> None:
+    step = jax.jit(lambda params, x, y: one_step(params, x, y)[0])
+    step.lower(weights(), X[:20], Y[:20])
+    (said,) = trial.end_of_script()
+    assert "<lambda>" in said and "step.lower(...).compile()" in said and "tuner.report" in said
+    assert "neither an update" not in said
