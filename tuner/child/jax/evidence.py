@@ -154,6 +154,11 @@ class Observation:
 
 def why_no_step(steps: StepWatch) -> str:
     """A line for the author of a script that uses JAX, and of which no step was seen: what was looked for."""
+    if steps.tracing.ahead and not steps.training:
+        return (
+            f"no training step was seen: {steps.tracing.ahead} is traced ahead of its calls; {NOT_SEEN}, and"
+            " tuner.report(step=n) tells of them"
+        )
     if steps.tracing.gradients + steps.eager_gradients:
         return (
             "no training step was seen: gradients were taken, but neither an update by optax.apply_updates was, nor a"

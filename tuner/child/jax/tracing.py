@@ -19,7 +19,7 @@ class Tracing:
     """``frames``: those calls, the outermost one first. ``gradients``: how many were taken in traces.
 
     ``differentiates``: whether the innermost one, or without any the script itself, is within a gradient: what is seen
-    there is a part of that.
+    there is a part of that. ``ahead``: the name of a function that trains, and was traced ahead of its calls.
     """
 
     def __init__(self, session: Session, jax: Any) -> None:
@@ -27,6 +27,7 @@ class Tracing:
         self.frames: list[Frame] = []
         self.differentiates = 0
         self.gradients = 0
+        self.ahead = ""
         self.count: Callable[[], int] = lambda: 0
         """How many traces JAX has made by now, of anything; some functions can't be seen to be traced otherwise."""
         self._jax = jax
@@ -63,6 +64,8 @@ class Tracing:
         if frame.is_traced or frame.trace.holds_any or may_be_traced:
             function.put(args, kwargs, frame.trace)
             trace = frame.trace
+            if trace.trains and not (frame.is_run or self.frames):
+                self.ahead = function.name
         else:
             trace = expected or function.traces.kept(args, kwargs)
         if frame.is_run and self.frames and not self.differentiates:
