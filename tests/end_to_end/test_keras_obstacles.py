@@ -39,6 +39,10 @@ def train(kind: str, *, random: bool = False) -> Any:
                 self.average.assign(0.9 * self.average + 0.1 * ops.mean(x, axis=0))
             return x - self.average
 
+    class OfRows(layers.Layer):  # type: ignore[misc, name-defined]  # likewise
+        def call(self, x: Any) -> Any:
+            return x - ops.mean(x, axis=0)
+
     def summed(y: Any, p: Any) -> Any:
         return ops.sum(ops.square(y - p))
 
@@ -52,7 +56,9 @@ def train(kind: str, *, random: bool = False) -> Any:
 
     steady = layers.Normalization()
     steady.adapt(arrays()[0])
-    first = {"added": Added(), "average": Average(), "normalization": steady}.get(kind, layers.Dense(4))
+    first = {"added": Added(), "average": Average(), "normalization": steady, "rows": OfRows()}.get(
+        kind, layers.Dense(4)
+    )
     if kind == "spectral":
         first = layers.SpectralNormalization(layers.Dense(4))
     if kind == "activity":
@@ -86,6 +92,8 @@ def train(kind: str, *, random: bool = False) -> Any:
         pytest.param("class", True, "its loss is the script's own", marks=pytest.mark.slow),
         ("computing", True, "its loss is the script's own"),
         pytest.param("computing", False, "", marks=pytest.mark.slow),
+        ("rows", True, "what its model gives for a sample goes by the others of the batch"),
+        pytest.param("rows", False, "", marks=pytest.mark.slow),
         ("dice", False, "the loss is no mean over the batch (ratio)"),
         pytest.param("dice of rows", False, "", marks=pytest.mark.slow),
         ("activity", False, "Dense adds a loss of its own"),
