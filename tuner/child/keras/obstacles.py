@@ -1,19 +1,22 @@
 """What else than a mask makes the parts of a batch train otherwise than the whole: see ``split.py``.
 
 A loss that a layer adds may be a sum over the rows that it sees. A state that each forward pass changes is changed once
-a part. And a loss of the script's own, be it a function, a class or the model's ``compute_loss``, may be anything:
-where a step draws random numbers, no screen can hold the gradient of the parts to that of the whole.
+a part. And a loss of the script's own, be it a function, a class or the model's ``compute_loss``, may be anything, as
+may what a layer of its own does with a batch: where a step draws random numbers, no screen can hold the gradient of the
+parts to that of the whole. There the model is asked about rows with and without others beside them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
+from ..call_sites import is_library
 from ..patches import patch
 from ..tensorflow.functions import not_converted
 from ..tensorflow.graphs import draws_numbers
@@ -22,6 +25,13 @@ from .reductions import reduction_of, why_no_parts
 from .types import Model
 
 UNCHECKED = "its loss is the script's own, and its step draws random numbers: no gradient can be compared"
+MIXED = "what its model gives for a sample goes by the others of the batch, and its step draws random numbers"
+UNASKED = "whether what its model gives for a sample goes by the others of the batch can't be told"
+ROWS = 8
+FEWER = (1, 2, 4)
+"""So many rows are asked about, and so many of them alone: one of these may have the same answers by chance."""
+TOLERANCE = 0.05
+"""Of the largest number among the answers: sums that are taken otherwise differ by far less, in bfloat16 as well."""
 _STEADY = frozenset({"Normalization", "Discretization"})
 """Keras' layers whose states are set before the training."""
 Values = dict[int, Any]
@@ -39,6 +49,7 @@ class ObstacleWatch:
         self.model: Model | None = None
         self._adding: weakref.WeakKeyDictionary[Model, str] = weakref.WeakKeyDictionary()
         self._states: weakref.WeakKeyDictionary[Model, Values] = weakref.WeakKeyDictionary()
+        self._asked: weakref.WeakKeyDictionary[Model, str] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
         """Called once Keras is imported."""
@@ -72,7 +83,33 @@ class ObstacleWatch:
         reduction, strictly = (reduction_of(model, own_functions=passes) for passes in (is_held, False))
         if reduction != "mean":
             return why_no_parts(reduction)
-        return UNCHECKED if strictly != reduction and (_draws(model) or any(map(draws_numbers, graphs))) else ""
+        graphs = list(graphs)
+        if not (_draws(model) or any(map(draws_numbers, graphs))):
+            return ""
+        if strictly != reduction:
+            return UNCHECKED
+        if graphs and model not in self._asked:
+            self._asked[model] = self._mixes(model, graphs)
+        return self._asked.get(model, "")
+
+    def _mixes(self, model: Model, graphs: Iterable[ConcreteFunction]) -> str:
+        """Whether rows of the model's batches, asked about as in a validation, have other answers by themselves.
+
+        The data are made up, of the shapes and types that the step was traced for.
+        """
+        keras = self.keras
+        try:
+            x = keras.tree.map_structure(_made_up, keras.utils.unpack_x_y_sample_weight(_batch_of(graphs))[0])
+            found: list[list[Any]] = []
+            with keras.StatelessScope():
+                for count in (ROWS, ROWS, *FEWER):
+                    part = keras.tree.map_structure(lambda rows, count=count: rows[:count], x)
+                    answers = keras.tree.flatten(model(part, training=False))
+                    found.append([keras.ops.convert_to_numpy(leaf).astype("float64") for leaf in answers])
+            again, *alike = (all(map(_answers_alike, found[0], others)) for others in found[1:])
+        except Exception as error:
+            return f"{UNASKED}: {type(error).__name__}" if _has_own_calls(model) else ""
+        return "" if again and all(alike) else MIXED if again else f"{UNASKED}: asked twice it answers otherwise"
 
     def _changing(self, model: Model) -> Iterator[str]:
         """Names of layers whose states have changed since the first step, or, where that isn't seen, may do so."""
@@ -117,3 +154,33 @@ def _same(before: Any, now: Any) -> bool:
         return False
     numpy = sys.modules["numpy"]
     return bool(numpy.array_equal(before, now, equal_nan=before.dtype.kind == "f"))
+
+
+def _batch_of(graphs: Iterable[ConcreteFunction]) -> Any:
+    """What a training step is given, itself or by an iterator, as TensorFlow's specifications."""
+    given: Any = next(iter(graphs)).structured_input_signature[0][-1]
+    return getattr(given, "element_spec", given)
+
+
+def _made_up(spec: Any) -> Any:
+    """``ROWS`` rows of such data: numbers, or zeros and ones where they are whole, as they may be places in a table."""
+    numpy = sys.modules["numpy"]
+    chance = numpy.random.default_rng(0)
+    shape = [ROWS, *(8 if length is None else length for length in spec.shape.as_list()[1:])]
+    rows = chance.normal(size=shape) if spec.dtype.is_floating else chance.integers(0, 2, shape)
+    return sys.modules["tensorflow"].constant(rows, spec.dtype)
+
+
+def _answers_alike(whole: Any, others: Any) -> bool:
+    """Whether as many of the first answers are the same."""
+    if others.ndim != whole.ndim or others.shape[1:] != whole.shape[1:]:
+        return False
+    apart = abs(whole[: len(others)] - others).max(initial=0.0)
+    return bool(apart <= TOLERANCE * abs(whole).max(initial=0.0))
+
+
+def _has_own_calls(model: Model) -> bool:
+    """Whether the script itself says what the model, or a layer of it, computes."""
+    layers: Iterable[Any] = model._flatten_layers()
+    codes = (getattr(inspect.unwrap(type(layer).call), "__code__", None) for layer in layers)
+    return any(code is None or not is_library(code.co_filename) for code in codes)
