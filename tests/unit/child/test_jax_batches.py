@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy
@@ -166,7 +167,7 @@ def test_data_that_stay_are_a_batch_unless_what_is_around_a_loss_may_choose_of_t
     assert around != "a model" or trial.is_counted(late=1, late_rows=240)
 
 
-@pytest.mark.parametrize("held", [pytest.param("each by itself", marks=pytest.mark.slow), "in a structure"])
+@pytest.mark.parametrize("held", [pytest.param("each by itself", marks=pytest.mark.slow), "in a structure", "bound"])
 def test_a_batch_that_a_loss_closes_over_counts(trial: Trial, held: str) -> None:
     """With a rate of its own, and a key for random numbers; nothing is given but the parameters."""
     key = jax.random.key(0)
@@ -178,7 +179,7 @@ def test_a_batch_that_a_loss_closes_over_counts(trial: Trial, held: str) -> None
             inputs, targets = (x, y) if held == "each by itself" else (batch["x"], batch["y"])
             return loss_of(params, inputs + scale * jax.random.normal(drawn, inputs.shape), targets)
 
-        return descend(params, jax.grad(loss)(params))
+        return descend(params, jax.grad(partial(loss_of, x=x, y=y) if held == "bound" else loss)(params))
 
     params = weights()
     for x, y in batches(50, 14):
@@ -296,18 +297,19 @@ def test_a_table_whose_keys_jax_could_not_sort_may_stand_beside_the_parameters(
 
 
 @pytest.mark.parametrize("is_compiled_within", [False, True])
-@pytest.mark.parametrize("is_closed_over", [False, True])
+@pytest.mark.parametrize("held", ["given", "closed over", "bound"])
 @pytest.mark.parametrize("has_own_rows", [True, False])
 def test_rows_of_an_ensemble_are_those_of_all_its_models(
-    trial: Trial, has_own_rows: bool, is_closed_over: bool, is_compiled_within: bool
+    trial: Trial, has_own_rows: bool, held: str, is_compiled_within: bool
 ) -> None:
     """Its data have a dimension in front, of five models, and that isn't the batch; what all share is given once."""
 
     def one(params: Any, x: Any, y: Any) -> Any:
-        if is_closed_over:  # as most losses of Flax and optax have it
-            loss, gradients = jax.value_and_grad(lambda params: loss_of(params, x, y))(params)
-        else:
+        if held == "given":
             loss, gradients = jax.value_and_grad(loss_of)(params, x, y)
+        else:  # as most losses of Flax and optax have it
+            of = partial(loss_of, x=x, y=y) if held == "bound" else lambda params: loss_of(params, x, y)
+            loss, gradients = jax.value_and_grad(of)(params)
         return descend(params, gradients), loss
 
     axes = (0, 0, 0) if has_own_rows else (0, None, None)
