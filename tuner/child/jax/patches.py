@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -280,18 +281,22 @@ def _keeping_schedule(original: Call) -> Call:
 
 
 def _closed_over(fun: Call) -> dict[str, Any]:
-    """Arrays that a function has of the one around it, by names that no argument has: its batch may be among them.
+    """Arrays that a function has of the one around it, or is bound to (``partial``), by names that no argument has: its
+    batch may be among them.
 
     What is in an object of the script's isn't: that is state. A whole number may choose parts of the data, and so may
     whatever nobody knows (a generator of random numbers, an iterator, ``self``): it stands there as one.
     """
-    names = getattr(getattr(fun, "__code__", None), "co_freevars", ())
     found: dict[str, Any] = {}
+    held: dict[str, Any] = {}
+    if isinstance(fun, functools.partial):
+        found = _closed_over(fun.func)
+        held = {**{f"{number} =": value for number, value in enumerate(fun.args)}, **fun.keywords}
+    names = getattr(getattr(fun, "__code__", None), "co_freevars", ())
     for name, cell in zip(names, getattr(fun, "__closure__", None) or (), strict=False):
-        try:
-            value = cell.cell_contents
-        except ValueError:  # not made yet
-            continue
+        with contextlib.suppress(ValueError):  # not made yet
+            held[name] = cell.cell_contents
+    for name, value in held.items():
         is_small = type(value) in (dict, tuple, list) and len(value) <= MOST_PARTS
         if is_small or hasattr(value, "dtype") or type(value) is int:
             found[name + AROUND] = value
