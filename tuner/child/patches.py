@@ -86,6 +86,12 @@ def replace_name(module: ModuleType, name: str, replacement: Callable[..., Any])
     vars(module)[name] = replacement
 
 
+def replace_static(owner: type, name: str, replacement: Callable[..., Any]) -> None:
+    """The same for a class that took it as a static method."""
+    _ledger.append((owner, name, vars(owner)[name]))
+    setattr(owner, name, staticmethod(replacement))
+
+
 def count() -> int:
     """How many attributes are replaced."""
     return len(_ledger)

@@ -14,6 +14,7 @@ import io
 import os
 import shutil
 import subprocess
+import sys
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -23,7 +24,7 @@ from typing import Any, TypeVar
 from . import folders, preloaded, renames
 from .files import Overlay, missing
 from .holders import everywhere
-from .patches import patch, put, replace_name
+from .patches import patch, put, replace_name, replace_static
 from .places import of_descriptor
 from .whole_paths import whole_paths
 
@@ -87,6 +88,16 @@ def _patch_what_was_taken(taken: Mapping[object, Callable[..., object]]) -> None
         for attribute, value in list(vars(module).items()):
             if type(value) is BuiltinFunctionType and (replacement := taken.get(value)) is not None:
                 replace_name(module, attribute, replacement)
+    _patch_globbers(taken)
+
+
+def _patch_globbers(taken: Mapping[object, Callable[..., object]]) -> None:
+    """From Python 3.13 on ``Path.glob`` calls what a class of ``glob`` took of ``os`` when it was made."""
+    for kind in [value for value in vars(sys.modules.get("glob", object)).values() if isinstance(value, type)]:
+        for name, value in list(vars(kind).items()):
+            replacement = taken.get(value.__func__) if type(value) is staticmethod else None
+            if replacement is not None:
+                replace_static(kind, name, replacement)
 
 
 def _patched_of_os(overlay: Overlay, name: str, make: Make) -> Callable[..., object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import glob
 import importlib
 import json
 import os
@@ -299,6 +300,20 @@ def test_any_sequence_of_calls_gives_what_plain_python_gives(
         unpatch_all()
     after = state(base / "trial")
     assert {name: after.get(name) for name in before} == before
+
+
+def test_what_a_class_of_glob_took_is_led(overlay: Overlay, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Python 3.13 ``Path.glob`` told a script the files that it had removed, and none that it had made there."""
+    took = type("Globber", (), {"scandir": staticmethod(os.scandir)})
+    monkeypatch.setattr(glob, "Globber", took, raising=False)
+    python_files.install(overlay)
+    try:
+        os.remove("folder/inner")
+        assert [entry.name for entry in took.scandir("folder")] == []  # type: ignore[attr-defined]
+        assert list(Path("folder").glob("*")) == []
+    finally:
+        unpatch_all()
+    assert [entry.name for entry in took.scandir("folder")] == ["inner"]  # type: ignore[attr-defined]
 
 
 def test_what_modules_took_before_is_led_and_lazy_ones_are_not_asked(
