@@ -9,7 +9,8 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 from .records import Knowledge
 from .words import Value
@@ -88,6 +89,15 @@ class Instruments:
         if script.steps:
             self._known_s = 0.0 if OF_CALLS & config.keys() else script.instruments_s
             self._longest_s = ALIKE * SHORT_STEP_S if script.instruments_s else 0.0
+
+    @contextmanager
+    def put_aside(self) -> Iterator[None]:
+        """Within a step of the script as written: what is called meanwhile isn't the script's."""
+        was_off, self.off = self.off, True
+        try:
+            yield
+        finally:
+            self.off = was_off
 
     def begin(self, step_s: float, synchronize: Callable[[], None]) -> bool:
         """Begins stretches of steps that last so long, once at most. Returns whether some are under way.

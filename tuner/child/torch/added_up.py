@@ -11,16 +11,14 @@ import contextlib
 import dis
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from ..call_sites import codes
-from ..patches import patch
 from ..session import Session
-from .types import Result
 
 ADDED_UP = "the trainer adds up the gradients of a step's parts, and {name} takes the mean of each by itself"
-_ITEMS = "num_items_in_batch"
+ITEMS = "num_items_in_batch"
 _LIBRARYS = "loss_function"
 _LOSSES = ("Loss", "_loss", "cross_entropy", "with_logits", _LIBRARYS, "loss_fn", "criterion")
 """How functions and classes that compute losses end, PyTorch's and the library's."""
@@ -29,28 +27,22 @@ _MEANS = ("regression", "multi_label_classification")
 """Problems of which the library's loss of classes takes a mean whatever it is told."""
 
 
-def look_at_parts(session: Session, base: Any) -> None:
-    """Keeps the number of a step's parts where the gradient would grow with it; the script as written shows that.
+class PartsLook:
+    """Keeps the number of a step's parts where the gradient would grow with it. ``base`` is the library's Trainer."""
 
-    ``base`` is the library's Trainer.
-    """
-    looked: list[object] = []
+    def __init__(self, session: Session, base: Any) -> None:
+        self._session = session
+        self._base = base
+        self._is_due = not session.request.config
 
-    def make(original: Callable[..., Result]) -> Callable[..., Result]:
-        def training_step(trainer: object, *args: object, **kwargs: object) -> Result:
-            result = original(trainer, *args, **kwargs)  # the first loss says of which kind the problem is
-            told = args[2] if len(args) > 2 else kwargs.get(_ITEMS)
-            if told is not None and not looked:
-                looked.append(told)
-                with contextlib.suppress(Exception):  # another version's
-                    if name := _takes_means(trainer, base):
-                        session.knobs.keep_script_value("grad_accumulation", ADDED_UP.format(name=name))
-            return result
-
-        return training_step
-
-    if hasattr(base, "training_step") and not session.request.config:
-        patch(base, "training_step", make)
+    def after(self, trainer: object, told: object) -> None:
+        """Behind each step, whose first loss says of which kind the problem is; ``told``: the items of the step."""
+        if told is None or not self._is_due:
+            return
+        self._is_due = False
+        with contextlib.suppress(Exception):  # another version's
+            if name := _takes_means(trainer, self._base):
+                self._session.knobs.keep_script_value("grad_accumulation", ADDED_UP.format(name=name))
 
 
 def _takes_means(trainer: Any, base: type) -> str:
@@ -85,9 +77,9 @@ def _model_of_means(model: Any) -> str:
     forward = inspect.unwrap(type(model).forward)
     if not _is_told(forward):
         return type(model).__name__
-    if _ITEMS in _loads(forward) or not (losses := list(_losses_in(forward))):
+    if ITEMS in _loads(forward) or not (losses := list(_losses_in(forward))):
         return ""
-    told = [name for name, call in losses if any(keyword.arg in (None, _ITEMS) for keyword in call.keywords)]
+    told = [name for name, call in losses if any(keyword.arg in (None, ITEMS) for keyword in call.keywords)]
     takes_mean = _by_librarys(model) if _LIBRARYS in told else not told
     return type(model).__name__ if takes_mean else ""
 
@@ -111,7 +103,7 @@ def _is_told(function: Any) -> bool:
     code = function.__code__
     named = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
     rest = code.co_varnames[named : named + 1] if code.co_flags & inspect.CO_VARKEYWORDS else ()
-    return not _loads(function).isdisjoint((_ITEMS, *rest))
+    return not _loads(function).isdisjoint((ITEMS, *rest))
 
 
 def _losses_in(function: Any) -> Iterator[tuple[str, ast.Call]]:

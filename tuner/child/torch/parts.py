@@ -308,7 +308,7 @@ class PartsWatch:
         drawn.put_back()
         if not is_random:
             return "" if alike(torch, whole, call.copy().in_parts(), IN_PARTS[is_rounded]) else NOT_THE_WHOLE
-        with _evaluating(module):
+        with evaluating(module):
             whole = call.copy().whole()
             if drawn.moved():
                 return ""  # it always draws: that each row stands alone has to do
@@ -367,7 +367,7 @@ def _raised(error: Exception) -> str:
 
 
 @contextmanager
-def _evaluating(module: Module) -> Iterator[None]:
+def evaluating(module: Module) -> Iterator[None]:
     """Without dropout. Not by ``eval()``, of which a model may make something of its own."""
     modules: list[Any] = list(module.modules())
     flags = [each.training for each in modules]

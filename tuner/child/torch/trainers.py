@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, MutableMapping
 from types import ModuleType
+from typing import Any
 
 from ..patches import patch
 from ..session import Session
-from .added_up import look_at_parts
+from .added_up import ITEMS, PartsLook
+from .batch_losses import BatchesLook
 from .types import Result, Trainer
 
 Options = MutableMapping[str, object]
@@ -62,10 +64,11 @@ def _taking_metrics(session: Session) -> Callable[[Callable[..., Result]], Calla
 
 
 def transformers_log(session: Session, module: ModuleType) -> None:
-    """The Trainer's ``log`` gets its training and evaluation figures alike; ``training_step`` shows its parts."""
+    """The Trainer's ``log`` gets its training and evaluation figures alike; ``training_step`` its batches and parts."""
     if not session.measuring:
         return
-    look_at_parts(session, module.Trainer)
+    if hasattr(module.Trainer, "training_step") and not session.request.config:
+        patch(module.Trainer, "training_step", _looked_at(session, module.Trainer))
 
     def make(original: Callable[..., Result]) -> Callable[..., Result]:
         def log(trainer: object, logs: Mapping[str, object], *args: object, **kwargs: object) -> Result:
@@ -76,6 +79,21 @@ def transformers_log(session: Session, module: ModuleType) -> None:
         return log
 
     patch(module.Trainer, "log", make)
+
+
+def _looked_at(session: Session, base: Any) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    parts, batches = PartsLook(session, base), BatchesLook(session, base)
+
+    def make(original: Callable[..., Result]) -> Callable[..., Result]:
+        def training_step(trainer: object, *args: object, **kwargs: object) -> Result:
+            batches.before(trainer)
+            result = original(trainer, *args, **kwargs)
+            parts.after(trainer, args[2] if len(args) > 2 else kwargs.get(ITEMS))
+            return result
+
+        return training_step
+
+    return make
 
 
 def transformers(session: Session, module: ModuleType) -> None:

@@ -1,0 +1,90 @@
+"""Whether the loss of a batch in transformers' Trainer is a mean over its samples, asked of the trainer itself.
+
+A loss that holds each sample against the others of its batch (in-batch negatives, the hardest of a batch) isn't: in
+parts there are fewer others, so that it is smaller for that alone. Another batch size is another loss there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any
+
+from ..session import Session
+from .draws import Draws
+from .parts import evaluating
+
+NO_MEAN = "the loss of a batch isn't the mean of its samples' ({once:.3g} of {rows} samples, {others})"
+MOST_ROWS = 16
+"""That are asked about, and twice as many: log(32) is a quarter above log(16), which are such losses untrained."""
+ALIKE, SAME = 0.02, 0.001
+"""How far what should be one loss may lie apart, as a share of it, and how far when the very same is asked again."""
+
+
+class BatchesLook:
+    """Keeps the batch size of the script as written where another one would be another loss.
+
+    ``base`` is the library's Trainer. Asked once, with the second step: what a first one sets up is there.
+    """
+
+    def __init__(self, session: Session, base: Any) -> None:
+        self._session = session
+        self._base = base
+        is_first = session.is_as_written and not session.request.knowledge.as_written
+        self._due_in = 2 if is_first and session.ranks == 1 else 0
+
+    def before(self, trainer: Any) -> None:
+        """Before each step."""
+        if not self._due_in:
+            return
+        self._due_in -= 1
+        if not self._due_in:
+            with contextlib.suppress(Exception):  # a stream of data, another version's, no memory for it
+                if reason := _why_kept(self._session, trainer, self._base):
+                    self._session.knobs.keep_script_value("batch_size", reason)
+
+
+def _why_kept(session: Session, trainer: Any, base: Any) -> str:
+    if type(trainer)._prepare_inputs is not base._prepare_inputs:
+        return ""  # it may have the model write what is trained on, and keep that
+    loader = trainer.callback_handler.train_dataloader
+    drawn = Draws(sys.modules["torch"])
+    try:
+        with session.clock.instruments.put_aside():
+            return _why_no_mean(trainer, loader)
+    finally:
+        drawn.put_back()
+
+
+def _why_no_mean(trainer: Any, loader: Any) -> str:
+    """Why its loss isn't a mean over samples, or "". A mean, however its samples are weighted, is the same of each of
+    them twice, and lies between those of two halves: the hardest of a batch are the same of each twice.
+    """
+    rows = max(2, min(MOST_ROWS, trainer.args.train_batch_size // 2) // 2 * 2)
+    apart = max(1, len(loader.dataset) // rows)  # neighbours may be of one class
+    items = [loader.dataset[number * apart] for number in range(rows)]
+
+    def loss(each: list[Any]) -> float:
+        return _loss(trainer, loader.collate_fn(each))
+
+    once = loss(items)
+    if not _lies_between(once, [loss(items)], SAME):
+        return ""  # something in it is drawn with each call
+    twice, halves = loss(items + items), [loss(items[::2]), loss(items[1::2])]
+    if not _lies_between(twice, [once], ALIKE):
+        return NO_MEAN.format(once=once, rows=rows, others=f"{twice:.3g} of each of them twice")
+    if not _lies_between(once, halves, ALIKE):
+        return NO_MEAN.format(once=once, rows=rows, others=f"{halves[0]:.3g} and {halves[1]:.3g} of two halves")
+    return ""
+
+
+def _lies_between(value: float, others: list[float], share: float) -> bool:
+    slack = share * max(abs(each) for each in others)
+    return min(others) - slack <= value <= max(others) + slack
+
+
+def _loss(trainer: Any, batch: Any) -> float:
+    torch: Any = sys.modules["torch"]
+    inputs = trainer._prepare_inputs(batch)
+    with evaluating(trainer.model), torch.no_grad(), trainer.compute_loss_context_manager():
+        return float(trainer.compute_loss(trainer.model, inputs, num_items_in_batch=None))
