@@ -106,6 +106,18 @@ def test_a_step_that_both_feed_counts_the_samples_of_one(begin: Begin) -> None:
     assert "2 loaders with batches of 8 feed each step together: samples are those of one of them" in remarks
 
 
+def test_a_loader_that_is_gone_through_once_beside_another_is_no_stage(begin: Begin) -> None:
+    """``itertools.cycle`` keeps the batches of its first pass: from then on nothing is fetched from that loader. Steps
+    on its batches were said to have come in turn with those on the other's, and no step was.
+    """
+    trial, loop = begin(), Loop()
+    for x, (u,) in zip(loop.endlessly("first"), itertools.cycle(loop.loaders["other"]), strict=False):
+        loop.train(torch.cat([x, u]))
+        if loop.steps == 30:
+            break
+    assert [text for text in trial.end()["remarks"] if "in turn" in text] == []
+
+
 @pytest.mark.parametrize(("names", "reason"), [(["first", "other"], ""), (["first", "first", "other"], SELDOM)])
 def test_batches_keep_their_size_where_one_of_the_loaders_would(begin: Begin, names: list[str], reason: str) -> None:
     trial, loop = begin(), Loop(size=8)

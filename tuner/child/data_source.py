@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 MOST_WAITS = 400
@@ -16,8 +16,9 @@ class DataSource:
 
     ``key``: ``stack``, ``#`` and a number that tells several of one place apart. ``stack``: the user's frames.
     ``fetches``: batches given. ``samples``: in all of them. ``sizes``: samples of a batch → batches of that size.
-    ``training_gaps``: gaps in which it was fetched. ``fed``: those of them whose gradient it fed itself: no primary
-    source was fetched in them, and it was the last one. ``iterated``: whether an iteration began. ``dataset``: a weak
+    ``training_gaps``: gaps in which it was fetched; ``gaps_with``: those in which others were, too, by their keys.
+    ``fed``: gaps whose gradient it fed itself: no primary source was fetched in them, and it was the last one.
+    ``iterated``: whether an iteration began. ``dataset``: a weak
     reference to the newest dataset, None once it is gone. ``first_start_s``: seconds from the beginning of the first
     iteration to its first batch; ``later_starts``, ``later_start_s``: number and sum of those of later iterations.
     ``thread``: the last that fetched. ``tokens``: of all its batches, padding left out; 0 where none are counted.
@@ -37,6 +38,7 @@ class DataSource:
     samples: float = 0.0
     sizes: dict[int, int] = field(default_factory=dict)
     training_gaps: int = 0
+    gaps_with: Counter[str] = field(default_factory=Counter)
     fed: int = 0
     iterated: bool = False
     dataset: Callable[[], object] = lambda: None
@@ -73,9 +75,11 @@ class DataSource:
             self.shortest, self.longest = min(self.shortest or length, length), max(self.longest, length)
         self.sizes[samples] = self.sizes.get(samples, 0) + 1
 
-    def feeds_gradient(self) -> None:
-        """A gradient was taken on it: it is no data to validate on, from this batch on."""
+    def feeds_gradient(self, together: Collection[str] = ()) -> None:
+        """A gradient was taken on it: it is no data to validate on, from this batch on. ``together``: on which keys."""
         self.training_gaps += 1
+        if len(together) > 1:
+            self.gaps_with.update(list(together))  # of a mapping the values would be added up
         self.trains, self.is_validated_on = True, False
 
     @property

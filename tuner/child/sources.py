@@ -234,7 +234,7 @@ class TrainingSources(Generic[Source]):
                 self._most_unfed = max(self._most_unfed, self._unfed)
             self._fed_at = self._clock.total_steps
             for source in self._gap.values():
-                source.feeds_gradient()
+                source.feeds_gradient(self._gap)
                 self._clock.recurring.validates_on(source.key, is_so=False)
                 self._clock.total_samples += self.resigned.pop(source.key, 0.0)  # it has many steps to a batch
             newest = next(reversed(self._gap.values()))

@@ -102,7 +102,8 @@ class LoaderFacts:
         facts, training = self.session.facts, self.sources.training()
         in_turn = [loader for loader in self._in_turn() if loader.key in self.sources.fed_alone]
         sizes, own = [loader.written["batch_size"] for loader in training], primary.written["batch_size"]
-        before = [loader for loader in self.sources.replaced.values() if loader.training_gaps >= FEWEST_BEFORE]
+        earlier = self.sources.replaced.values()
+        before = [x for x in earlier if x.training_gaps - x.gaps_with[primary.key] >= FEWEST_BEFORE]
         there = {loader.written["batch_size"] for loader in (primary, *in_turn, *before)}
         told = " and of ".join(map(str, sorted(size for size in there if type(size) is int)))
         if " and " in told:
