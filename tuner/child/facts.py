@@ -77,6 +77,8 @@ class ScriptFacts:
     def __post_init__(self) -> None:
         self.kept_as_written: set[str] = set()
         """Knobs that an option of the script's own is no better means to turn."""
+        self.times_dealt = 1
+        """By how many backwards a trainer deals out a batch, for each of which its loader gives as much."""
 
     def remark(self, text: str) -> None:
         """What the script's author should know of it; the study says it after the baseline, and in its report."""

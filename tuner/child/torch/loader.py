@@ -388,8 +388,7 @@ class LoaderWatch:
         return Fetched(batch, count, wait_s, tokens_of(self.torch, batch))
 
     def _samples_of(self, entry: Loader, iterator: LoaderIterator, batch: object) -> int:
-        queue = self._queues.get(iterator)
-        count = queue.pop(0) if queue else 0
+        count = queue.pop(0) if (queue := self._queues.get(iterator)) else 0
         if count == 0:
             return leading_dimension(self.torch, batch)
         if count == 1 and entry.takes_single_items:
@@ -397,4 +396,5 @@ class LoaderWatch:
                 entry.refused.setdefault("batch_size", ONE_ITEM)
             if rows := ready_rows(self.torch, batch):
                 return rows
-        return count if entry.map_style else entry.asked.count(self.torch, batch, count)
+        rows = count if entry.map_style else entry.asked.count(self.torch, batch, count)
+        return max(1, rows // self.session.facts.times_dealt)

@@ -11,6 +11,7 @@ from ..patches import patch
 from ..session import Session
 from .added_up import ITEMS, PartsLook
 from .batch_losses import BatchesLook
+from .dealt_batches import DealingLook
 from .types import Result, Trainer
 
 Options = MutableMapping[str, object]
@@ -67,7 +68,7 @@ def transformers_log(session: Session, module: ModuleType) -> None:
     """The Trainer's ``log`` gets its training and evaluation figures alike; ``training_step`` its batches and parts."""
     if not session.measuring:
         return
-    if hasattr(module.Trainer, "training_step") and not session.request.config:
+    if hasattr(module.Trainer, "training_step"):
         patch(module.Trainer, "training_step", _looked_at(session, module.Trainer))
 
     def make(original: Callable[..., Result]) -> Callable[..., Result]:
@@ -82,10 +83,11 @@ def transformers_log(session: Session, module: ModuleType) -> None:
 
 
 def _looked_at(session: Session, base: Any) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    parts, batches = PartsLook(session, base), BatchesLook(session, base)
+    parts, batches, dealing = PartsLook(session, base), BatchesLook(session, base), DealingLook(session, base)
 
     def make(original: Callable[..., Result]) -> Callable[..., Result]:
         def training_step(trainer: object, *args: object, **kwargs: object) -> Result:
+            dealing.before(trainer)
             batches.before(trainer)
             result = original(trainer, *args, **kwargs)
             parts.after(trainer, args[2] if len(args) > 2 else kwargs.get(ITEMS))
