@@ -116,8 +116,8 @@ def _after_three_steps(trainer: Any, kind: Any = Trainer, **request: Any) -> Ses
     [(_contrastive, True), (_hardest, True), (_summed, True), (_mean, False), (_weighted, False), (_drawn, False)],
 )
 def test_a_batch_keeps_its_size_where_its_loss_is_no_mean_over_samples(loss: Any, *, is_kept: bool) -> None:
-    """A loss that holds each sample against the others of its batch has fewer of them in each of two parts. It is
-    smaller for that alone, and was taken to learn better: two parts of half the size passed for the same training.
+    """A loss that holds each sample against the others of its batch has fewer of them in each of two parts, and is
+    smaller for that alone: two parts of half the size were offered as the same training.
     """
     reason = _after_three_steps(Trainer(loss, _dataset(), _collate)).knobs.kept_by_script.get("batch_size", "")
     assert ("the loss of a batch isn't the mean of its samples'" in reason) is is_kept, reason
