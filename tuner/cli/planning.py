@@ -207,18 +207,32 @@ def check_writable(folder: Path) -> None:
         raise StorageError(f"can't write to {existing}", hint="choose another folder with --study DIR")
 
 
-def set_aside(folder: Path) -> Path | None:
+def check_movable(folder: Path, source: Path | None) -> None:
+    """Raises ``StorageError`` where an earlier study's folder can't make way: the current folder would go with it, or
+    ``source``, the script.
+    """
+    if not (folder / DATABASE).exists():
+        return
+    moved = folder.resolve()
+    if Path.cwd().is_relative_to(moved):
+        inside, hint = "it is the current folder", "run the command from outside of it"
+    elif source is not None and any(path.is_relative_to(moved) for path in (source.absolute(), source.resolve())):
+        inside, hint = f"{source} lies in it", f"give the new study a folder of its own with --study {folder / 'study'}"
+    else:
+        return
+    raise StorageError(f"can't move {folder} to {_free_name(folder)}: {inside}", hint=hint)
+
+
+def set_aside(folder: Path, source: Path | None) -> Path | None:
     """Moves an earlier study out of the way, under the next free name; None where there is none.
 
-    Raises ``StorageError`` where it is running: its process would go on writing to the old name.
+    Raises ``StorageError`` where it can't be moved, and where it is running: its process would go on writing to the
+    old name.
     """
     if not (folder / DATABASE).exists():
         return None
+    check_movable(folder, source)
     aside = _free_name(folder)
-    if Path.cwd().is_relative_to(folder.resolve()):
-        raise StorageError(
-            f"can't move {folder} to {aside}: it is the current folder", hint="run the command from outside of it"
-        )
     try:
         with FolderLock(folder):
             return folder.rename(aside)

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tuner.cli.options import declare_ranks, declare_script
-from tuner.cli.planning import check_resumable, check_writable, described, make_plan, set_aside
+from tuner.cli.planning import check_movable, check_resumable, check_writable, described, make_plan, set_aside
 from tuner.cli.printable import printable
 from tuner.cli.script import warn_of_secrets
 from tuner.cli.settings import gather
@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("\n".join(map(printable, described(plan, settings, anew=arguments.new))))
         return ExitCode.OK
     if arguments.new:
-        set_aside(plan.folder)
+        set_aside(plan.folder, plan.source)
     check_writable(plan.folder)
     check_targets(plan.folder, EXPORTERS)
     stop = threading.Event()
@@ -120,7 +120,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _check_begins(plan: StudyPlan, *, anew: bool) -> None:
     """Raises the error that the study would before its first trial, and makes nothing."""
     check_writable(plan.folder)
-    if not anew:
+    if anew:
+        check_movable(plan.folder, plan.source)
+    else:
         check_targets(plan.folder, EXPORTERS)
         check_resumable(plan)
 

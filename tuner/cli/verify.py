@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     for change in changes_of(profile, plan.script, cores, place):
         print(f"not as it was proven: {printable(change)}")
     if is_kept:
-        _set_aside(plan.folder, place)
+        _set_aside(plan, place)
     else:
         plan = replace(plan, folder=_temporary_folder())
     found = _found(plan, _claim(profile, least), is_kept=is_kept)
@@ -143,10 +143,11 @@ def _check_objective(profile: Profile, objective: Objective, place: str) -> None
     )  # fmt: skip
 
 
-def _set_aside(folder: Path, place: str) -> None:
+def _set_aside(plan: StudyPlan, place: str) -> None:
     """Makes way where an earlier verification lies. Raises ``StorageError``, and ``UsageError`` where anything else
     does, such as a study with its best.json: night by night it would be moved to another name.
     """
+    folder = plan.folder
     check_writable(folder)
     there = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     is_earlier = DATABASE in there and PROFILE.file_name not in there and not _lies_in(folder, place)
@@ -155,7 +156,7 @@ def _set_aside(folder: Path, place: str) -> None:
             f"--study {folder} holds something else than an earlier verification, which would be set aside",
             hint="name a folder of its own",
         )
-    set_aside(folder)
+    set_aside(folder, plan.source)
 
 
 def _lies_in(folder: Path, place: str) -> bool:

@@ -31,9 +31,9 @@ def study_in(folder: Path) -> Path:
 
 def test_an_earlier_study_is_moved_to_the_next_free_name(tmp_path: Path) -> None:
     (tmp_path / "study.1").mkdir()
-    assert set_aside(tmp_path / "study") is None
+    assert set_aside(tmp_path / "study", None) is None
     folder = study_in(tmp_path / "study")
-    assert set_aside(folder) == tmp_path / "study.2"
+    assert set_aside(folder, None) == tmp_path / "study.2"
     assert not folder.exists()
     assert (tmp_path / "study.2" / DATABASE).read_text(encoding="utf-8") == "earlier"
 
@@ -41,7 +41,7 @@ def test_an_earlier_study_is_moved_to_the_next_free_name(tmp_path: Path) -> None
 def test_a_study_that_is_running_is_not_moved(tmp_path: Path) -> None:
     folder = study_in(tmp_path / "study")
     with FolderLock(folder), pytest.raises(StorageError, match="is already running"):
-        set_aside(folder)
+        set_aside(folder, None)
     assert (folder / DATABASE).exists()
 
 
@@ -51,8 +51,24 @@ def test_a_study_in_the_current_folder_is_not_moved(tmp_path: Path, monkeypatch:
     for here, given in ((folder, "."), (folder / "below", ".."), (folder, str(folder))):
         monkeypatch.chdir(here)
         with pytest.raises(StorageError, match="it is the current folder"):
-            set_aside(Path(given))
+            set_aside(Path(given), None)
     assert (folder / DATABASE).exists()
+
+
+@pytest.mark.parametrize("dry", [["--dry-run"], []])
+def test_a_study_in_the_folder_of_its_script_is_not_moved(
+    dry: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The script went with it, and all that lay beside it; the new study then failed for want of the script."""
+    monkeypatch.chdir(tmp_path)
+    folder = study_in(tmp_path / "project")
+    (folder / "train.py").write_text("", encoding="utf-8")
+    (tmp_path / "linked.py").symlink_to(folder / "train.py")
+    for script in ("project/train.py", "linked.py"):
+        assert main(["study", script, "--device", "cpu", "--study", "project", "--new", *dry]) == ExitCode.STORAGE
+        told = capsys.readouterr().err
+        assert f"can't move project to project.1: {script} lies in it" in told and "--study project/study" in told
+    assert sorted(os.listdir()) == ["linked.py", "project"]
 
 
 @TWO_CORES
