@@ -7,14 +7,13 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
-from rich.console import Console
-
 from tuner.cli.options import declare_ranks, declare_script
 from tuner.cli.planning import check_movable, check_resumable, check_writable, described, make_plan, set_aside
 from tuner.cli.printable import printable
 from tuner.cli.script import warn_of_secrets
 from tuner.cli.settings import gather
 from tuner.cli.signals import stopping_on_signals
+from tuner.cli.tables import console_here
 from tuner.cli.trust import vouch_for_settings
 from tuner.cli.verb import Subparsers
 from tuner.errors import ExitCode, ProfileError
@@ -108,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_writable(plan.folder)
     check_targets(plan.folder, EXPORTERS)
     stop = threading.Event()
-    with view_for(Console(soft_wrap=False)) as view, stopping_on_signals(stop, view.stopping):
+    with view_for(console_here()) as view, stopping_on_signals(stop, view.stopping):
         result = run_study(plan, ProcessRunner(), sampler_of(plan.seed), view, stop)
     files = write_files(result, EXPORTERS)
     print(summary(result, files, files.get(PROFILE.name, "")), end="")

@@ -1,6 +1,9 @@
-"""Prints a table: for the verbs that list things."""
+"""Where verbs print, and how they print a table."""
 
 from __future__ import annotations
+
+import os
+import shutil
 
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -15,9 +18,26 @@ WIDE = 200
 
 def show(table: Table) -> None:
     """Prints a table to standard output."""
-    console = Console()
+    console = console_here()
     console = console if console.is_terminal else Console(width=WIDE)
     console.print(drawn(table))
+
+
+def console_here() -> Console:
+    """Standard output, as wide and high as its terminal, or as ``COLUMNS`` and ``LINES`` say.
+
+    A 0 there is no size: terminals without one leave it in the environment, and rich would print nothing.
+    """
+    here = shutil.get_terminal_size()
+    return Console(
+        width=here.columns if _is_no_size("COLUMNS") else None, height=here.lines if _is_no_size("LINES") else None
+    )
+
+
+def _is_no_size(variable: str) -> bool:
+    """Whether rich would take the variable for a number, and it is no size."""
+    given = os.environ.get(variable, "")
+    return given.isdigit() and not (given.isdecimal() and int(given))
 
 
 def drawn(table: Table) -> RichTable:

@@ -14,8 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from tuner.cli.best_json import content_of, file_of
 from tuner.cli.chosen_profile import changes_of, check_config, device_of, knowledge_of, script_of
 from tuner.cli.options import declare_profile
@@ -26,6 +24,7 @@ from tuner.cli.script import warn_of_secrets
 from tuner.cli.settings import Settings, gather, typed_keys
 from tuner.cli.signals import stopping_on_signals
 from tuner.cli.study import sampler_of
+from tuner.cli.tables import console_here
 from tuner.cli.trust import vouch_for_settings
 from tuner.cli.verb import Subparsers
 from tuner.devices.cpu import host_devices
@@ -195,7 +194,7 @@ def _studied(plan: StudyPlan, *, is_kept: bool) -> StudyResult:
     """Raises as ``run_study``: a folder of ours in which nothing was run is gone then, and any other one is named."""
     stop = threading.Event()
     try:
-        with view_for(Console(soft_wrap=False)) as view, stopping_on_signals(stop, view.stopping):
+        with view_for(console_here()) as view, stopping_on_signals(stop, view.stopping):
             return run_study(plan, ProcessRunner(), sampler_of(plan.seed), view, stop)
     except BaseException:
         if not is_kept and not any(plan.folder.glob(f"{TRIALS}/*")):
