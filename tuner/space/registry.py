@@ -16,7 +16,7 @@ from tuner.space.guarded import guarded
 
 SPACES = "autotune.search_spaces"
 OBJECTIVES = "autotune.objectives"
-_OURS = "search_spaces."
+_OURS = ("search_spaces.", "objectives.")
 
 AUTO = "auto"
 
@@ -69,12 +69,24 @@ def _load(name: str, group: str, attribute: str, error: type[SpaceError] | type[
             f"there is no {what} {name!r}", hint=f"installed are: {installed}; or give a file, as in ./{name}.py"
         )
     try:
-        return point.load()
+        return _loaded(point)
     except (Exception, SystemExit) as cause:  # a third party's module may raise anything
         raise error(
             f"{name} ({point.value}) can't be loaded: {type(cause).__name__}: {cause}",
             hint="repair or remove the package that declares it, or name another one",
         ) from cause
+
+
+def _loaded(point: EntryPoint) -> object:
+    """What an entry point names; one of ours also where a project on ``PYTHONPATH`` has a package of that name."""
+    if not point.value.startswith(_OURS):
+        return point.load()
+    ours = str(Path(__file__).parents[2])
+    sys.path.insert(0, ours)
+    try:
+        return point.load()
+    finally:
+        sys.path.remove(ours)
 
 
 def is_file(name: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -38,6 +40,24 @@ def test_what_comes_along_is_found_as_a_third_partys_would_be() -> None:
     assert load_objective("throughput").maximize
     assert "torch" in names(SPACES)
     assert "throughput" in names(OBJECTIVES)
+
+
+def test_what_comes_along_is_found_beside_a_projects_packages_of_the_same_names(tmp_path: Path) -> None:
+    """With a project's own ``objectives`` on PYTHONPATH a study was refused: repair the package that declares it."""
+    for name in ("search_spaces", "objectives"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+    (tmp_path / "own.py").write_text("import objectives\n" + textwrap.dedent(GOOD_OBJECTIVE))
+    asked = (
+        "from tuner.space.registry import load_objective, load_spaces\n"
+        "print(*(space.name for space in load_spaces('auto')), load_objective('throughput').name)\n"
+        "print(load_objective('./own.py').name)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", asked], check=False, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert told.stdout.splitlines() == ["jax keras torch throughput", "latency"], told.stderr
 
 
 def test_a_third_partys_declarations_are_found(install: Callable[..., None]) -> None:
