@@ -109,11 +109,19 @@ def run(arguments: argparse.Namespace) -> int:
     stop = threading.Event()
     with view_for(console_here()) as view, stopping_on_signals(stop, view.stopping):
         result = run_study(plan, ProcessRunner(), sampler_of(plan.seed), view, stop)
-    files = write_files(result, EXPORTERS)
-    print(summary(result, files, files.get(PROFILE.name, "")), end="")
+    _tell(result)
     if result.interrupted:
         return ExitCode.INTERRUPTED
     return ExitCode.INTERNAL if result.broke_it else ExitCode.OK
+
+
+def _tell(result: StudyResult) -> None:
+    """Writes the files and prints the answer: that as well where one can't be written, it took the whole budget."""
+    files: dict[str, str] = {}
+    try:
+        files = write_files(result, EXPORTERS)
+    finally:
+        print(summary(result, files, files.get(PROFILE.name, "")), end="")
 
 
 def _check_begins(plan: StudyPlan, *, anew: bool) -> None:

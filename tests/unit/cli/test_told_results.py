@@ -15,7 +15,7 @@ from support.life_of_finals import UNSCREENED
 
 from tuner.analysis.learning import LATER
 from tuner.cli import main
-from tuner.errors import ProfileError
+from tuner.errors import ExitCode, ProfileError
 from tuner.export import PROFILE
 from tuner.export.profile import merged, profile_of, read
 from tuner.model import Verdict
@@ -39,6 +39,21 @@ def fewer_cores(study: StudyFacts) -> StudyFacts:
 
 def in_ranks(study: StudyFacts) -> StudyFacts:
     return replace(study, ranks=2)
+
+
+def test_an_answer_is_told_where_its_file_cant_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A study whose best.json found no place on the disk ended with that error alone."""
+    result = studied(tmp_path / "s")
+    monkeypatch.setattr("tuner.cli.study.run_study", lambda *words: result)
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    Path("s", PROFILE.file_name).mkdir()
+    assert main(["study", "train.py", "--device", "cpu", "--study", "s"]) == ExitCode.STORAGE
+    told = capsys.readouterr()
+    assert told.out.startswith("faster: precision=bf16\n") and "best.json" not in told.out
+    assert told.err.startswith(f"error: can't write {tmp_path / 's' / PROFILE.file_name}")
 
 
 @pytest.mark.parametrize("elsewhere", [fewer_cores, in_ranks])
