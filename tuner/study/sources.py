@@ -24,12 +24,18 @@ class Sources:
         self._seen: dict[Path, _Mark] = {}
 
     def check(self, modules: Mapping[str, str]) -> None:
-        """Raises ``StudyMismatchError`` naming what was edited. ``modules``: path from the script's folder → SHA-256.
+        """Raises ``StudyMismatchError`` naming what was edited, or that the script is gone. ``modules``: path from the
+        script's folder → SHA-256.
 
         A module that is gone isn't named: trials say so themselves, and one that the script makes is moved after each.
         """
         if self._script is None or not self._sha256:
             return
+        if not os.path.lexists(self._script):
+            raise StudyMismatchError(
+                f"moved or removed while the study in {self._folder} ran: {self._script}",
+                hint="put it back and give the same command again, it resumes and nothing is lost",
+            )
         folder = self._script.resolve().parent
         edited = [] if self._is_as_before(self._script, self._sha256) else [str(self._script)]
         edited += [name for name, before in modules.items() if not self._is_module_as_before(folder / name, before)]

@@ -72,6 +72,13 @@ def test_no_trial_is_run_of_another_version(script: Path, name: str, at: int) ->
     assert resumed.result.improved
 
 
+def test_a_script_that_is_gone_is_told_as_that(script: Path) -> None:
+    """It was said to have been edited, with the hint to undo the edit."""
+    with pytest.raises(StudyMismatchError, match=r"^moved or removed while the study in .* ran: .*train.py$") as raised:
+        study(script, [], 1, script.unlink)
+    assert raised.value.hint is not None and "put it back" in raised.value.hint
+
+
 @pytest.mark.parametrize("at", [2, 3])
 def test_nobody_is_blamed_where_a_failing_script_was_mended_meanwhile(script: Path, at: int) -> None:
     """It is run again to see whose fault its failure is: the version that runs isn't the one that failed."""
