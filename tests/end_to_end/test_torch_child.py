@@ -156,6 +156,22 @@ def test_training_in_processes_of_the_scripts_own_is_told_at_once(
     assert "processes that it starts itself (train)" in failure["detail"]
 
 
+def test_a_wait_for_a_process_is_told_as_it_begins_and_ends(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """A trial that is ended in it has to say what it waited for: a training in it may take hours."""
+    script = """
+        import multiprocessing, torch
+        other = multiprocessing.get_context("fork").Process(target=print)
+        other.start()
+        other.join(0.01)
+        other.join()
+        other.join()
+    """
+    run = run_child(write_script(script))
+    assert [awaited["function"] for awaited in run.of("processes-awaited")] == ["print", "", "print", ""]
+
+
 @pytest.mark.slow  # 7 s beside three others
 def test_a_script_that_catches_everything_is_still_ended(
     write_script: Callable[..., Path], run_child: Callable[..., Any]

@@ -322,6 +322,16 @@ class LongCall:
 
 
 @dataclass(frozen=True)
+class ProcessesAwaited:
+    """Before its first step the script waits for the end of a process that it started, which runs ``function``; "" once
+    that has ended.
+    """
+
+    kind: ClassVar[str] = "processes-awaited"
+    function: str
+
+
+@dataclass(frozen=True)
 class Note:
     """A line for people: what was diverted, what could not be done."""
 
@@ -379,6 +389,7 @@ Record = (
     Hello | FrameworkSeen | FirstStep | Block | TurnEnd | TrainingPause | Loss | Metric | FirstGradient | WeightChange
     | Memory | Compile | KnobReport | Note | Failure | Facts | WindowEnd | ScriptException | Exit | SwitchedTo
     | LeftRotation | LoaderStarted | ConfigCompiled | DisturbedTurn | RankEnded | Unstepped | LongCall
+    | ProcessesAwaited
 )  # fmt: skip
 RECORDS: Mapping[str, type[Record]] = {record.kind: record for record in get_args(Record)}
 """By their names on the wire."""

@@ -17,6 +17,7 @@ from tuner.child.records import (
     FrameworkSeen,
     Hello,
     LongCall,
+    ProcessesAwaited,
     Record,
     ScriptException,
     Unstepped,
@@ -63,6 +64,8 @@ NO_FRAMEWORK = "no-framework"
 """Reason of an outcome: its time was up, and nothing that autotune knows was imported by then."""
 NO_STEP_IN_TIME = "no-step-in-time"
 """Reason of an outcome: the script as written was ended by its time limit, and no step was seen by then."""
+PROCESSES_AWAITED = "processes-awaited"
+"""Reason of an outcome: it took too long, at last in waiting for a process that it started, and no step was seen."""
 ENDED_EARLY = "ended-early"
 """Reason of an outcome: the script ended by itself, as without an error, and no step was seen by then."""
 _NONE_OF = "none of PyTorch, TensorFlow, Keras and JAX"
@@ -171,6 +174,10 @@ def _stepless(traces: Traces) -> tuple[str, str] | None:
         return "no-step", f"{lasted}: {seen}, and no training step was seen"
     if call is not None:
         return "long-call", f"{lasted}: still in one call of {call.function} that takes {call.steps:,} steps at once"
+    awaited = last_of(records, ProcessesAwaited)
+    if awaited is not None and awaited.function:
+        waits = f"the script waits for a process that it started ({awaited.function})"
+        return PROCESSES_AWAITED, f"{lasted}: {waits}, and no training step was seen in its own"
     if traces.ended_by is not EndedBy.DEADLINE or last_of(records, Hello) is None:
         return None
     if last_of(records, FrameworkSeen) is None:

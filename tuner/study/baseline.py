@@ -12,7 +12,7 @@ from tuner.errors import OwnFaultError, UntunableError, UserScriptError
 from tuner.formatting import AS_WRITTEN, bytes_text, seconds_text
 from tuner.knowledge import Knowledge, count_of, with_arguments
 from tuner.model import BASELINE, TOOK_THE_STUDY_DOWN, Measurement, Outcome, OutcomeKind, Phase, Trial
-from tuner.runner.classify import ENDED_EARLY, NO_FRAMEWORK, NO_STEP_IN_TIME
+from tuner.runner.classify import ENDED_EARLY, NO_FRAMEWORK, NO_STEP_IN_TIME, PROCESSES_AWAITED
 from tuner.runner.ranks import log_of
 from tuner.space.arguments import bound_knobs
 from tuner.storage.atomic import write_durably
@@ -365,6 +365,9 @@ _HINTS = {
     " tuner.report(step=n)",
     "own-processes": "where it starts one process, call that function instead; where it starts one for each rank, have"
     " them started from outside, as torchrun does, and study the script with --ranks N",
+    PROCESSES_AWAITED: "only the script's first process can be measured: where the other one trains, call its function"
+    " instead, or have one for each rank started from outside, with --ranks N; where it only prepares something, give"
+    " a trial more time with --trial-timeout",
     "no-group": "leave out --ranks for a script of one process; several join by init_process_group(), whose rank"
     " and size come from the environment, as torchrun gives them",
     "too-short": "let it train longer: more epochs or more data",

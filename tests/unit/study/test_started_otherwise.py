@@ -10,7 +10,9 @@ from tuner.model import Outcome, OutcomeKind
 from tuner.study.baseline import baseline_error
 
 
-@pytest.mark.parametrize(("reason", "advice"), [("own-processes", "--ranks N"), ("no-group", "leave out --ranks")])
+@pytest.mark.parametrize(("reason", "advice"), [
+    ("own-processes", "--ranks N"), ("processes-awaited", "--ranks N"), ("no-group", "leave out --ranks"),
+])  # fmt: skip
 def test_how_ranks_are_studied_is_advised(tmp_path: Path, reason: str, advice: str) -> None:
     """A script without steps may tell of its own; one whose steps are taken elsewhere has none to tell of."""
     error = baseline_error(Outcome(OutcomeKind.INFEASIBLE, reason, "trains otherwise"), tmp_path)

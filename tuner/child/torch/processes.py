@@ -11,6 +11,7 @@ from multiprocessing.process import BaseProcess, current_process
 from types import ModuleType
 
 from ..patches import patch
+from ..records import ProcessesAwaited
 from ..session import ExitListener, Session
 from .types import Process, ProcessContext, Result
 
@@ -23,6 +24,7 @@ class ProcessWatch(ExitListener):
         self.torch = torch
         self.trainers: weakref.WeakSet[Process] = weakref.WeakSet()
         self.started: list[str] = []
+        self.names: weakref.WeakKeyDictionary[Process, str] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
         """Patches the start of a process and the waiting for its end."""
@@ -39,7 +41,8 @@ class ProcessWatch(ExitListener):
                 arguments = [*process._args, *process._kwargs.values()]
                 if any(self._is_trainable(argument) for argument in arguments):
                     self.trainers.add(process)
-                self.started.append(_name_of(process))
+                self.names[process] = _name_of(process)  # a process that has started knows its function no more
+                self.started.append(self.names[process])
             if self.session.here:
                 # Each worker would make a folder of its own for sockets, and leave it behind when the trial ends.
                 process._config.setdefault("tempdir", util.get_temp_dir())
@@ -58,9 +61,16 @@ class ProcessWatch(ExitListener):
 
     def _join(self, original: Callable[..., Result]) -> Callable[..., Result]:
         def join(process: Process, timeout: float | None = None) -> Result:
-            if timeout is None and process in self.trainers:
+            name = self.names.get(process)
+            if timeout is not None or name is None or not self._sees_no_step():
+                return original(process, timeout)
+            if process in self.trainers:
                 self._waits_for([process])
-            return original(process, timeout)
+            self.session.recorder.emit(ProcessesAwaited(name))
+            result = original(process, timeout)
+            if self._sees_no_step():
+                self.session.recorder.emit(ProcessesAwaited(""))
+            return result
 
         return join
 
@@ -71,9 +81,12 @@ class ProcessWatch(ExitListener):
 
         return join
 
+    def _sees_no_step(self) -> bool:
+        return self.session.here and self.session.measuring and not self.session.clock.total_steps
+
     def _waits_for(self, processes: Sequence[Process]) -> None:
         """The script does nothing from here on but wait for its trainers: so would the trial."""
-        if not self.session.here or self.session.clock.total_steps:
+        if not self._sees_no_step():
             return
         for process in {*processes, *self.trainers}:
             process.kill()
