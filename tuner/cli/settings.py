@@ -297,9 +297,11 @@ def _watches(value: Any) -> frozenset[Watch]:
     return frozenset(Watch(name) for name in names)
 
 
-def _values(value: Any) -> dict[str, Value]:
+def _values(value: Any, entry: str = "num_workers = 4") -> dict[str, Value]:
     if not isinstance(value, dict) or not all(isinstance(v, (bool, int, float, str)) for v in value.values()):
-        raise ValueError("expected a table of knob = value")
+        raise ValueError(f"expected a table, as in {{ {entry} }}")
+    if "" in value:
+        raise ValueError(f"a name is empty in it, unlike in {{ {entry} }}")
     for each in (*value, *value.values()):
         _without_nul(str(each))
     return value
@@ -330,11 +332,12 @@ def _efficiency_or_off(value: Any) -> float | None:
 
 
 def _fractions(value: Any) -> dict[str, float]:
-    return {name: _fraction(fraction) for name, fraction in _values(value).items()}
+    return {name: _fraction(fraction) for name, fraction in _values(value, 'accuracy = "0.5%"').items()}
 
 
 def _patterns(value: Any) -> dict[str, str]:
-    patterns = {name: str(pattern) for name, pattern in _values(value).items()}
+    entries = _values(value, "accuracy = 'accuracy ([0-9.]+)'")
+    patterns = {name: str(pattern) for name, pattern in entries.items()}
     for name, pattern in patterns.items():
         try:
             re.compile(pattern)

@@ -247,6 +247,19 @@ def test_an_empty_script_is_told_by_its_name_in_the_usage() -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "example"),
+    [("set", "num_workers = 4"), ("max_metric_drop", 'accuracy = "0.5%"'), ("metric", "accuracy = 'accuracy (")],
+)
+def test_a_table_is_asked_for_by_what_stands_in_it(declare: Callable[..., Path], key: str, example: str) -> None:
+    """Metrics were asked for as "a table of knob = value", and an empty name was taken for one."""
+    for value in ('"accuracy=1%"', '{ "" = "1%" }'):
+        declare(f"{key} = {value}")
+        with pytest.raises(UsageError) as caught:
+            _gather("train.py")
+        assert f"{{ {example}" in caught.value.message
+
+
+@pytest.mark.parametrize(
     ("key", "value"),
     [
         ("trials", "0"), ("trials", "true"), ("trials", "1.5"), ("trials", "[3]"), ("seed", "-1"), ("seed", '"x"'),
