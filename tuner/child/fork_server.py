@@ -349,7 +349,24 @@ def _renew() -> None:
     threading: Any = sys.modules.get("threading")
     if threading is not None:
         threading.main_thread()._set_native_id()  # which Python forgets, here and there
-    importlib.invalidate_caches()
+    _look_for_modules_anew()
+
+
+def _look_for_modules_anew() -> None:
+    """What ``importlib.invalidate_caches`` does, which imports the reader of packages' metadata for it."""
+    if "importlib.metadata" in sys.modules:
+        importlib.invalidate_caches()
+        return
+    python: Any = sys.modules["_frozen_importlib_external"]
+    for folder, finder in list(sys.path_importer_cache.items()):
+        if finder is None or not os.path.isabs(folder):
+            del sys.path_importer_cache[folder]
+        elif hasattr(finder, "invalidate_caches"):
+            finder.invalidate_caches()
+    for other in sys.meta_path:
+        if other is not python.PathFinder and hasattr(other, "invalidate_caches"):
+            other.invalidate_caches()
+    python._NamespacePath._epoch += 1
 
 
 def _as_after_exec() -> None:
