@@ -16,7 +16,8 @@ from tuner.space.guarded import guarded
 
 SPACES = "autotune.search_spaces"
 OBJECTIVES = "autotune.objectives"
-_OURS = ("search_spaces.", "objectives.")
+_OURS = "autotune-study"
+"""The distribution whose declarations come along: a project's own may have packages of their names."""
 
 AUTO = "auto"
 
@@ -34,7 +35,7 @@ def load_space(name: str) -> SearchSpace:
     if is_file(name):
         return replace(guarded(value, name), sha256=_digest(name))
     point = _entry_point(name, SPACES)
-    return value if point is not None and point.value.startswith(_OURS) else guarded(value, name)
+    return value if point is not None and _is_ours(point) else guarded(value, name)
 
 
 def load_objective(name: str) -> Objective:
@@ -79,7 +80,7 @@ def _load(name: str, group: str, attribute: str, error: type[SpaceError] | type[
 
 def _loaded(point: EntryPoint) -> object:
     """What an entry point names; one of ours also where a project on ``PYTHONPATH`` has a package of that name."""
-    if not point.value.startswith(_OURS):
+    if not _is_ours(point):
         return point.load()
     ours = str(Path(__file__).parents[2])
     sys.path.insert(0, ours)
@@ -87,6 +88,10 @@ def _loaded(point: EntryPoint) -> object:
         return point.load()
     finally:
         sys.path.remove(ours)
+
+
+def _is_ours(point: EntryPoint) -> bool:
+    return point.dist is not None and point.dist.name == _OURS
 
 
 def is_file(name: str) -> bool:

@@ -60,6 +60,27 @@ def test_what_comes_along_is_found_beside_a_projects_packages_of_the_same_names(
     assert told.stdout.splitlines() == ["jax keras torch throughput", "latency"], told.stderr
 
 
+@pytest.mark.parametrize(
+    ("folder", "attribute", "load"),
+    [("objectives", "OBJECTIVE", "load_objective"), ("search_spaces", "SPACE", "load_space")],
+)
+def test_a_plugin_in_a_package_of_our_names_is_found(tmp_path: Path, folder: str, attribute: str, load: str) -> None:
+    """A project's own ``objectives.mine`` was looked for in autotune's folder, and refused: no such module."""
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "__init__.py").touch()
+    (tmp_path / folder / "mine.py").write_text(textwrap.dedent(GOOD_SPACE + GOOD_OBJECTIVE))
+    record = tmp_path / "project-1.0.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: project\nVersion: 1.0\n")
+    (record / "entry_points.txt").write_text(f"[autotune.{folder}]\nmine = {folder}.mine:{attribute}\n")
+    asked = f"from tuner.space.registry import {load}\nprint({load}('mine').name)"
+    told = subprocess.run(
+        [sys.executable, "-c", asked], check=False, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert told.stdout.strip() in ("latency", "mine"), told.stderr
+
+
 def test_a_third_partys_declarations_are_found(install: Callable[..., None]) -> None:
     install(
         "their_knobs", GOOD_SPACE + GOOD_OBJECTIVE,
