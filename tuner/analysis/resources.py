@@ -123,9 +123,9 @@ def _wanted(samples: Iterable[ResourceSample]) -> float | None:
     return max(0.0, known[-1][1] - known[0][1]) / elapsed if elapsed > 0 else None
 
 
-_CROWDED, _CROWDED_OF_WANTED = 0.25, 0.5
+_CROWDED, _CROWDED_OF_WANTED, _FEWEST_LACKED = 0.25, 0.5, 0.25
 """With as large a share of the cores in others' hands a run of the finals is no evidence, either. One thread on a
-machine with many cores never wants so many.
+machine with many cores never wants so many; one that polls beside what hangs wants next to none.
 """
 
 
@@ -140,11 +140,11 @@ def lacked_cores(samples: Sequence[ResourceSample], since: float, spare_cores: i
 
 def crowded_out(samples: Sequence[ResourceSample], since: float, cores: int, spare_cores: int = 0) -> float:
     """As ``lacked_cores`` of a machine with so many, where that is so much that what stands still may do so for it: a
-    quarter of the cores, or half of those that it wanted, where these are fewer; else 0.0.
+    quarter of the cores, or half of those that it wanted, where these are fewer, and a quarter of one at least; else 0.
     """
     lacked, wanted = lacked_cores(samples, since, spare_cores), _use_since(samples, since).wanted
     least = _CROWDED * cores if wanted is None else min(_CROWDED * cores, _CROWDED_OF_WANTED * wanted)
-    return lacked if lacked >= least else 0.0
+    return lacked if lacked >= max(least, _FEWEST_LACKED) else 0.0
 
 
 def _use_since(samples: Sequence[ResourceSample], since: float) -> CpuUse:

@@ -173,6 +173,8 @@ def test_what_a_hypervisor_took_is_shared_out_by_who_ran_beside() -> None:
         (64, 0.6, 1.0, False),
         (64, 50.0, 64.0, False),
         (64, 40.0, 64.0, True),
+        (2, 0.005, 0.02, False),  # a thread that polls beside one that hangs: it lacks next to nothing
+        (64, 0.005, 0.02, False),
         (64, 60.0, None, False),
         (64, 40.0, None, True),
     ],
