@@ -30,6 +30,8 @@ from tuner.search.larger_batches import LATE_AFTER, LargerBatchSampler
 from tuner.search.structured import MOST_WALKED, StructuredSampler
 from tuner.search.tpe import TpeSampler
 from tuner.storage.atomic import write_durably
+from tuner.storage.lock import already_running
+from tuner.storage.studies import is_held
 from tuner.study.plan import StudyPlan
 from tuner.study.run import run_study
 
@@ -129,6 +131,8 @@ def _check_begins(plan: StudyPlan, *, anew: bool) -> None:
     check_writable(plan.folder)
     if anew:
         check_movable(plan.folder, plan.source)
+        if is_held(plan.folder):
+            raise already_running(plan.folder)
     else:
         check_targets(plan.folder, EXPORTERS)
         check_resumable(plan)

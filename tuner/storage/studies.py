@@ -82,7 +82,7 @@ def read_study(folder: Path) -> StoredStudy:
         if not studies:
             raise NothingStoredError(f"{folder / DATABASE} holds no study", hint="autotune study SCRIPT starts one")
         record = studies[-1]
-        state = record.state if record.state == "finished" else "running" if _is_held(folder) else "stopped"
+        state = record.state if record.state == "finished" else "running" if is_held(folder) else "stopped"
         trials = repository.records(record.id)
         finished = tuple(one.trial for one in trials if one.state is TrialState.FINISHED)
         numbers = tuple(one.trial.number for one in trials)
@@ -126,7 +126,7 @@ def _written(folder: Path) -> dict[str, tuple[int, int]]:
     return {name: (status.st_size, status.st_mtime_ns) for name, status in statuses.items()}
 
 
-def _is_held(folder: Path) -> bool:
+def is_held(folder: Path) -> bool:
     """Whether the process that the folder's lock names is alive. Doesn't take the lock, which a study may want."""
     try:
         holder = json.loads((folder / LOCK).read_bytes())

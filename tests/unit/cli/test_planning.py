@@ -45,6 +45,20 @@ def test_a_study_that_is_running_is_not_moved(tmp_path: Path) -> None:
     assert (folder / DATABASE).exists()
 
 
+def test_a_dry_run_moves_no_running_study_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said that the earlier study is set aside, which the same command without it refused."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    folder = study_in(tmp_path / "study")
+    words = ["study", "train.py", "--device", "cpu", "--study", "study", "--new", "--dry-run"]
+    with FolderLock(folder):
+        assert main(words) == ExitCode.STORAGE
+    assert "the study in study is already running" in capsys.readouterr().err
+    assert main(words) == ExitCode.OK
+
+
 def test_a_study_in_the_current_folder_is_not_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = study_in(tmp_path / "study")
     (folder / "below").mkdir()
