@@ -93,7 +93,8 @@ def _with_whole_batches(known: Knowledge, study: StudyContext) -> Knowledge:
 def _check_budget(study: StudyContext, outcome: Outcome) -> None:
     """Raises ``UntunableError`` where the time of the whole study didn't suffice for the script as written."""
     plan = study.plan
-    if outcome.reason not in ("deadline", NO_FRAMEWORK, NO_STEP_IN_TIME) or plan.budget_s is None:
+    late = ("deadline", NO_FRAMEWORK, NO_STEP_IN_TIME, PROCESSES_AWAITED)
+    if outcome.kind is not OutcomeKind.TIMED_OUT or outcome.reason not in late or plan.budget_s is None:
         return
     if plan.budget_s <= plan.limits.trial_timeout_s or not study.time.left_s:
         minutes = math.ceil(RUNS_AT_LEAST * plan.budget_s / 60)
@@ -101,7 +102,7 @@ def _check_budget(study: StudyContext, outcome: Outcome) -> None:
             f"the budget of {seconds_text(plan.budget_s)} ended while the script as written was measured:"
             f" {outcome.detail}",
             hint=f"a study starts the script many times over: give it {RUNS_AT_LEAST} times as long at least, as with"
-            f" --budget {minutes}m{_OF_ITS_OWN if outcome.reason == NO_STEP_IN_TIME else ''}",
+            f" --budget {minutes}m{_BESIDE_TIME.get(outcome.reason, '')}",
         )
 
 
@@ -360,14 +361,18 @@ _BY_OTHERS = (
     "something else killed it, twice: a limit of the machine, a guard against full memory, or a person; run the same"
     " command again once that is mended"
 )
+_IN_ANOTHER = (
+    "only the script's first process can be measured: where the other one trains, call its function instead, or have"
+    " one for each rank started from outside, with --ranks N"
+)
+_BESIDE_TIME = {NO_STEP_IN_TIME: _OF_ITS_OWN, PROCESSES_AWAITED: f"; {_IN_ANOTHER}"}
+"""What else may mend it where time was up; what stands before it asks for more."""
 _HINTS = {
     "no-step": "a step is an optimizer's step(); a script in which none is seen can tell of its own, with"
     " tuner.report(step=n)",
     "own-processes": "where it starts one process, call that function instead; where it starts one for each rank, have"
     " them started from outside, as torchrun does, and study the script with --ranks N",
-    PROCESSES_AWAITED: "only the script's first process can be measured: where the other one trains, call its function"
-    " instead, or have one for each rank started from outside, with --ranks N; where it only prepares something, give"
-    " a trial more time with --trial-timeout",
+    PROCESSES_AWAITED: f"{_IN_ANOTHER}; where it only prepares something, give a trial more time with --trial-timeout",
     "no-group": "leave out --ranks for a script of one process; several join by init_process_group(), whose rank"
     " and size come from the environment, as torchrun gives them",
     "too-short": "let it train longer: more epochs or more data",

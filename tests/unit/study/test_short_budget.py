@@ -12,7 +12,7 @@ from tuner.child.watch import Watch
 from tuner.errors import AutotuneError, UntunableError, UserScriptError
 from tuner.formatting import seconds_text
 from tuner.model import Outcome, OutcomeKind
-from tuner.runner.classify import NO_FRAMEWORK
+from tuner.runner.classify import NO_FRAMEWORK, PROCESSES_AWAITED
 from tuner.runner.request import Runner, TrialRequest
 from tuner.search.structured import StructuredSampler
 from tuner.study.blame import ALL
@@ -22,15 +22,15 @@ from tuner.study.run import run_study
 class Slow(Runner):
     """Nothing of it is through in time."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, kind: OutcomeKind = OutcomeKind.TIMED_OUT) -> None:
         self.limits: list[float] = []
-        self.reason = reason
+        self.reason, self.kind = reason, kind
 
     def run(self, request: TrialRequest, stop: threading.Event) -> Outcome:
         """As the limit says."""
         self.limits.append(request.limits.trial_timeout_s)
         detail = f"not through after {self.limits[-1]:.0f} s: still in its start"
-        return Outcome(OutcomeKind.TIMED_OUT, self.reason, detail)
+        return Outcome(self.kind, self.reason, detail)
 
 
 @pytest.mark.parametrize("reason", ["deadline", NO_FRAMEWORK])
@@ -54,6 +54,21 @@ def test_a_short_budget_bounds_what_is_measured_first(
     else:
         assert raised.value.hint is not None and "more time" in raised.value.hint
         assert "--trial-timeout" in raised.value.hint and "--budget" not in raised.value.hint
+
+
+@pytest.mark.parametrize(("kind", "is_told"), [(OutcomeKind.TIMED_OUT, True), (OutcomeKind.NO_PROGRESS, False)])
+def test_a_wait_for_a_process_that_a_short_budget_ends_is_told_as_that(
+    tmp_path: Path, kind: OutcomeKind, is_told: bool
+) -> None:
+    """A longer --trial-timeout was advised, which the budget bounds all the same."""
+    slow = Slow(PROCESSES_AWAITED, kind)
+    with pytest.raises(UntunableError) as raised:
+        run_study(
+            worlds.plan(tmp_path, budget_s=40.0), slow, StructuredSampler(), lambda event: None, threading.Event()
+        )
+    hint = raised.value.hint or ""
+    assert ("--budget 7m" in hint, "--trial-timeout" in hint) == (is_told, not is_told)
+    assert "only the script's first process can be measured" in hint
 
 
 class Broken(Runner):
