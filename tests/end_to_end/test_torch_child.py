@@ -172,6 +172,21 @@ def test_a_wait_for_a_process_is_told_as_it_begins_and_ends(
     assert [awaited["function"] for awaited in run.of("processes-awaited")] == ["print", "", "print", ""]
 
 
+def test_a_thread_beside_the_script_that_waits_for_a_process_is_no_wait_of_the_script(
+    write_script: Callable[..., Path], run_child: Callable[..., Any]
+) -> None:
+    """What a script does until its time is up was told as a wait for what such a thread watches over."""
+    script = """
+        import multiprocessing, threading, torch
+        other = multiprocessing.get_context("fork").Process(target=print)
+        other.start()
+        watcher = threading.Thread(target=other.join)
+        watcher.start()
+        watcher.join()
+    """
+    assert not run_child(write_script(script)).of("processes-awaited")
+
+
 @pytest.mark.slow  # 7 s beside three others
 def test_a_script_that_catches_everything_is_still_ended(
     write_script: Callable[..., Path], run_child: Callable[..., Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from multiprocessing import util
@@ -66,6 +67,8 @@ class ProcessWatch(ExitListener):
                 return original(process, timeout)
             if process in self.trainers:
                 self._waits_for([process])
+            if threading.current_thread() is not threading.main_thread():  # the script does something else meanwhile
+                return original(process, timeout)
             self.session.recorder.emit(ProcessesAwaited(name))
             result = original(process, timeout)
             if self._sees_no_step():
