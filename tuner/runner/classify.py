@@ -175,7 +175,7 @@ def _stepless(traces: Traces) -> tuple[str, str] | None:
     if call is not None:
         return "long-call", f"{lasted}: still in one call of {call.function} that takes {call.steps:,} steps at once"
     awaited = last_of(records, ProcessesAwaited)
-    if awaited is not None and awaited.function:
+    if awaited is not None and awaited.function and traces.ended_by is not EndedBy.CROWDED_OUT:
         waits = f"the script waits for a process that it started ({awaited.function})"
         return PROCESSES_AWAITED, f"{lasted}: {waits}, and no training step was seen in its own"
     if traces.ended_by is not EndedBy.DEADLINE or last_of(records, Hello) is None:

@@ -22,6 +22,13 @@ def test_a_wait_for_a_process_that_may_train_is_told() -> None:
     assert reason(ProcessesAwaited("train")) == ("processes-awaited", f"not through after 120 s: {waits}")
 
 
+def test_a_wait_for_a_process_whose_cores_others_had_is_told_as_that() -> None:
+    """As any other trial that was crowded out it says nothing of its config, whose value was taken to fail."""
+    detail = "no step for 30 s; others had 1.6 cores that it wanted meanwhile"
+    crowded = Traces([*SEEN, ProcessesAwaited("prepare")], False, ended_by=EndedBy.CROWDED_OUT, ended_detail=detail)
+    assert classify(crowded)[1:] == ("crowded-out", detail)
+
+
 @pytest.mark.parametrize("after", [ProcessesAwaited(""), FirstStep(1.0)])
 def test_a_wait_that_is_over_explains_nothing(after: Record) -> None:
     assert reason(ProcessesAwaited("prepare"), after)[0] != "processes-awaited"
