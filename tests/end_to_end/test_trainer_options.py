@@ -267,6 +267,9 @@ def _of_sequences(logits: Any, labels: Any, **kwargs: Any) -> Any:
     return functional.cross_entropy(logits, labels)
 
 
+_PARTIAL = functools.partial(_by_function)
+
+
 @pytest.mark.parametrize(
     ("forward", "of_trainer", "items", "keeps"),
     [
@@ -282,7 +285,7 @@ def _of_sequences(logits: Any, labels: Any, **kwargs: Any) -> Any:
         (_forward, {"compute_loss": _own_loss_that_divides}, 16, ""),
         (_forward_that_divides, {"compute_loss_func": staticmethod(_by_function)}, 16, "_by_function"),
         (_forward, {"compute_loss_func": staticmethod(_by_function_that_divides)}, 16, ""),
-        (_forward_that_divides, {"compute_loss_func": functools.partial(_by_function)}, 16, "_by_function"),
+        (_forward_that_divides, {"compute_loss_func": staticmethod(_PARTIAL)}, 16, "_by_function"),
         (_forward_that_divides, {"compute_loss_func": ByObject()}, 16, "ByObject"),
         (_forward_that_divides, {"compute_loss_func": ByModule()}, 16, "ByModule"),
         (_forward_that_divides, {"compute_loss": _decorated(_own_loss)}, 16, "Own.compute_loss"),

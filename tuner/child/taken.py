@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import dis
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, MethodType
 
 BETWEEN = ("CACHE", "EXTENDED_ARG", "PRECALL")
 """Instructions that stand between others and do nothing by themselves."""
 READS = ("LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
 _LOCAL = ("LOAD_FAST", "LOAD_FAST_BORROW")
+_OF_LOCALS = re.compile("(?:LOAD|STORE)_FAST")
+
+
+def instructions_of(code: CodeType) -> list[dis.Instruction]:
+    """A code's own instructions, but for those that do nothing by themselves. What loads or stores two locals at once,
+    as from Python 3.13 on, is told as two that do so.
+    """
+    told = (each for each in dis.get_instructions(code) if each.opname not in BETWEEN)
+    return [one for each in told for one in each_local(each)]
+
+
+def each_local(each: dis.Instruction) -> Iterator[dis.Instruction]:
+    """The instruction, or the two that it stands for where it loads or stores two locals."""
+    kinds = _OF_LOCALS.findall(each.opname)
+    if len(kinds) < 2:
+        yield each
+        return
+    for kind, name in zip(kinds, each.argval, strict=True):
+        yield each._replace(opname=kind, argval=name)
 
 
 def taken_of(name: str, code: CodeType, *, keyed: bool = True) -> frozenset[str] | None:
@@ -17,7 +37,7 @@ def taken_of(name: str, code: CodeType, *, keyed: bool = True) -> frozenset[str]
     functions that it makes read; None where they read anything else of it.
     """
     taken: set[str] = set()
-    instructions = [each for each in dis.get_instructions(code) if each.opname not in BETWEEN]
+    instructions = instructions_of(code)
     for place, each in enumerate(instructions):
         if each.argval != name or each.opname not in (*READS, *_LOCAL):
             continue
@@ -72,13 +92,12 @@ def taken_by(method: MethodType) -> Mapping[str, object] | None:
 
 def taken_of_first(code: CodeType) -> frozenset[str] | None:
     """As ``taken_of``, of the first argument of a method, which ``super()`` is given without a word and whose keys call
-    a method. Newer Pythons load several arguments in one instruction, and name them otherwise.
+    a method.
     """
     name = code.co_varnames[0]
     if "__class__" in code.co_freevars:
         return None
-    for each in dis.get_instructions(code):
-        among = name in each.argval if isinstance(each.argval, tuple) else each.argval == name
-        if among and each.opname not in (*READS, *_LOCAL, "MAKE_CELL", "LOAD_CLOSURE"):
+    for each in instructions_of(code):
+        if each.argval == name and each.opname not in (*READS, *_LOCAL, "MAKE_CELL", "LOAD_CLOSURE"):
             return None
     return taken_of(name, code, keyed=False)

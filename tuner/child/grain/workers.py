@@ -7,7 +7,6 @@ let itself be imported, its data to be sent, and what they draw or change mustn'
 
 from __future__ import annotations
 
-import dis
 import json
 import os
 import sys
@@ -19,7 +18,7 @@ from typing import Any
 
 from ..call_sites import codes, is_library
 from ..data_state import values
-from ..taken import BETWEEN
+from ..taken import instructions_of
 from ..torch import starting
 from ..torch.copies import COUNTS, OWN, beside, own_generator
 from ..torch.counting import counted_up
@@ -41,7 +40,6 @@ _MAKING = ("default_rng", "Generator", "Philox", "PCG64", "MT19937", "SeedSequen
 """What makes a generator of its own, seeded by the script or by nobody."""
 _DRAWING = ("rand", "uniform_", "normal", "bernoulli", "multinomial", "exponential_")
 """Beginnings of the names by which PyTorch and TensorFlow draw."""
-_BETWEEN = (*BETWEEN, "PUSH_NULL")
 
 
 def why_drawn(parts: Mapping[str, object]) -> str:
@@ -115,7 +113,7 @@ def _drawn(parts: Mapping[str, object]) -> str:
 
 def _draws(code: CodeType, held: Mapping[str, object]) -> bool:
     """Whether a code takes anything of ``random``, ``numpy.random`` and their like but what makes a generator."""
-    steps = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
+    steps = [each for each in instructions_of(code) if each.opname != "PUSH_NULL"]
     for place, each in enumerate(steps):
         if each.opname == "IMPORT_NAME" and str(each.argval) in ("random", "numpy.random"):
             return True
@@ -148,7 +146,7 @@ def _reading(parts: Mapping[str, object]) -> Iterator[FunctionType]:
 def _of_modules(function: FunctionType) -> Iterator[object]:
     """What it takes of the script's own modules by their names (``augment.crop``)."""
     for code in codes(function.__code__):
-        steps = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
+        steps = [each for each in instructions_of(code) if each.opname != "PUSH_NULL"]
         for each, after in pairwise(steps):
             value = function.__globals__.get(str(each.argval)) if each.opname in ("LOAD_GLOBAL", "LOAD_NAME") else None
             if isinstance(value, ModuleType) and not is_library(getattr(value, "__file__", None) or ""):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dis
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType, MethodType
-from typing import Any
 
 from ..call_sites import codes, is_library
+from ..taken import instructions_of
 
 BATCH_METHODS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 _ONLY_SHOW = frozenset({"keras", "tqdm", "wandb", "mlflow", "comet_ml", "neptune", "clearml", "tensorboard", "swanlab"})
@@ -113,7 +113,7 @@ def _given(callback: object, code: CodeType) -> Iterator[str]:
 def _stored_in(code: CodeType, own: Collection[str]) -> Iterator[str]:
     """``own``: the names of what isn't told of; a function within a method knows the callback by its name alone."""
     held = ""
-    instructions = list(dis.get_instructions(code))
+    instructions = instructions_of(code)
     added_to: dict[str, str] = {}  # what ``self.count += 1`` sets it on is loaded, and copied, first
     for each, following in zip(instructions, [*instructions[1:], None], strict=True):
         of_others = each.opname == "STORE_DEREF" and each.argval in code.co_freevars
@@ -122,7 +122,7 @@ def _stored_in(code: CodeType, own: Collection[str]) -> Iterator[str]:
         if each.opname in ("COPY", "DUP_TOP") and following is not None and following.opname == "LOAD_ATTR":
             added_to[str(following.argval)] = held
         if each.opname.startswith(_VARIABLES):
-            held = _variable(each)
+            held = str(each.argval)
         elif each.opname in ("SWAP", "ROT_TWO") and following is not None and following.opname == "STORE_ATTR":
             held = added_to.get(str(following.argval), "")
         else:
@@ -134,19 +134,13 @@ def _stored_in(code: CodeType, own: Collection[str]) -> Iterator[str]:
         yield from _RATES.intersection(code.co_names)
 
 
-def _variable(loaded: dis.Instruction) -> str:
-    """What is loaded last is the object; newer versions of Python load two variables at once."""
-    names: Any = loaded.argval
-    return str(names[-1] if isinstance(names, tuple) and names else names)
-
-
 def _items_stored_in(instructions: Sequence[dis.Instruction], own: Collection[str]) -> Iterator[str]:
     """Attributes of others, and globals, of which a code sets an item: ``self.model.shares["kl"] = 0.5``, or ``+=``."""
     for holder, key, sets in zip(*(instructions[place:] for place in range(3)), strict=False):
         if holder.opname == "LOAD_GLOBAL" and key.opname.startswith("LOAD_") and sets.opname in _INTO_ITEMS:
             yield str(holder.argval)
     for holder, attribute, key, sets in zip(*(instructions[place:] for place in range(4)), strict=False):
-        is_own = holder.opname.startswith(_VARIABLES) and _variable(holder) in own
+        is_own = holder.opname.startswith(_VARIABLES) and str(holder.argval) in own
         into = sets.opname in _INTO_ITEMS and key.opname.startswith("LOAD_")
         if attribute.opname == "LOAD_ATTR" and into and not is_own:
             yield str(attribute.argval)

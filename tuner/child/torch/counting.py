@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import itertools
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from types import CodeType, FunctionType, MethodType
 
 from ..call_sites import is_library
 from ..data_state import values
+from ..taken import each_local
 
 _READING = ("__iter__", "__next__", "__getitem__", "__getitems__", "__call__")
 """Methods by which data are read, beside those that a loader is given (a ``collate_fn`` of the dataset's)."""
@@ -143,11 +145,7 @@ def _set_first(code: CodeType) -> Iterator[str]:
 
 
 def _instructions(code: CodeType) -> Iterator[tuple[str, str]]:
-    """Operation and name; newer Pythons have several locals in one."""
-    for instruction in dis.get_instructions(code):
-        locals_ = re.findall("(?:LOAD|STORE)_FAST", instruction.opname)
-        names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
-        if locals_:
-            yield from zip(locals_, map(str, names), strict=False)
-        else:
-            yield instruction.opname, str(instruction.argval)
+    """Operation and name; what loads or stores a local is called so, in whatever way it does."""
+    for each in itertools.chain.from_iterable(map(each_local, dis.get_instructions(code))):
+        local = re.match("(?:LOAD|STORE)_FAST", each.opname)
+        yield local[0] if local else each.opname, str(each.argval)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import dis
 import inspect
 import itertools
 import random
@@ -14,7 +13,7 @@ from typing import cast
 
 from ..call_sites import codes, is_library
 from ..data_state import values
-from ..taken import BETWEEN, taken_by
+from ..taken import instructions_of, taken_by
 from .reached import functions, variables_in
 
 _PASSING = frozenset({
@@ -99,11 +98,9 @@ def _uses_of_its_own(code: CodeType) -> Iterator[str]:
     """Instructions by which a method's code reads, or sets, a number of workers that its object holds: a number that
     the script gave, which stays what it is with more of them.
     """
-    steps = [step for step in dis.get_instructions(code) if step.opname not in BETWEEN]
-    owner = code.co_varnames[:1]
-    for last, step in itertools.pairwise(steps):
-        loaded = last.argval[-1:] if isinstance(last.argval, tuple) else (last.argval,)  # newer Pythons load several
-        if step.argval == _NUMBER and last.opname.startswith(("LOAD_FAST", "LOAD_DEREF")) and loaded == owner:
+    owner = code.co_varnames[0] if code.co_varnames else None
+    for last, step in itertools.pairwise(instructions_of(code)):
+        if step.argval == _NUMBER and last.opname.startswith(("LOAD_FAST", "LOAD_DEREF")) and last.argval == owner:
             yield step.opname
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from ..call_sites import codes
 from ..call_sites import is_library as lies_in_library
 from ..data_state import UNCHANGING, answers
-from ..taken import BETWEEN, READS, taken_of
+from ..taken import READS, instructions_of, taken_of
 
 _LIBRARIES = ("torch", "numpy", "builtins", __name__.partition(".")[0])
 """Libraries, and this package, whose functions aren't followed: what they keep isn't the script's."""
@@ -214,8 +214,7 @@ def seeds(code: CodeType) -> bool:
     ``torch.Generator().manual_seed`` seeds one of its own, as does the same of a local variable.
     """
     for each in codes(code):
-        steps = [step for step in dis.get_instructions(each) if step.opname not in BETWEEN]
-        pairs = list(itertools.pairwise(steps))
+        pairs = list(itertools.pairwise(instructions_of(each)))
         imported = {step.argval for last, step in pairs if last.opname in _IMPORTS}
         for last, step in pairs:
             if (last.argval, step.argval) == ("random", "seed"):

@@ -15,7 +15,7 @@ from types import CodeType, FunctionType, ModuleType
 
 from ..call_sites import is_library
 from ..data_state import UNCHANGING
-from ..taken import BETWEEN, READS, taken_of_first
+from ..taken import READS, instructions_of, taken_of_first
 from .counting import updated_by
 
 # Methods that a sampler may have and that tell it nothing of the training.
@@ -73,7 +73,7 @@ def read_at_first(sampler: object) -> frozenset[str]:
     late = {name for each in _reached(own, ("__iter__",)) if each != "__iter__" for name in own[each].__code__.co_names}
     for inner in code.co_consts:
         late |= {*inner.co_names} if isinstance(inner, CodeType) and itself in inner.co_freevars else set()
-    steps = [each for each in dis.get_instructions(code) if each.opname not in BETWEEN]
+    steps = instructions_of(code)
     begins = _first_answer(steps)
     late |= {each.argval for each in steps if each.offset >= begins and each.opname in ("LOAD_ATTR", "LOAD_METHOD")}
     return frozenset(taken - late)
@@ -172,7 +172,7 @@ def _changes_nothing(
     named = (each for each in code.co_consts if isinstance(each, tuple))
     if updated_by(code) or any("out" in names for names in named):
         return False  # "x.weights += change" changes what an iteration may have read, and so does "out=x.weights"
-    steps = [each for each in dis.get_instructions(code) if each.opname not in BETWEEN]
+    steps = instructions_of(code)
     if itself.is_changed_by(steps):
         return False
     for before, each in zip([None, *steps], steps, strict=False):
