@@ -7,7 +7,10 @@ parts there are fewer others, so that it is smaller for that alone. Another batc
 from __future__ import annotations
 
 import contextlib
+import copy
+import math
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from ..session import Session
@@ -16,7 +19,11 @@ from .parts import evaluating
 
 NO_MEAN = "the loss of a batch isn't the mean of its samples' ({once:.3g} of {rows} samples, {others})"
 MOST_ROWS = 16
-"""That are asked about, and twice as many: log(32) is a quarter above log(16), which are such losses untrained."""
+"""That are asked about, and twice as many: log(32) is a quarter above log(16), which are such losses untrained. Never
+more than are trained on, for the memory's sake: without gradients two take no more than one with them.
+"""
+MOST_WITHIN = 8
+"""Datasets, each a part of the next one."""
 ALIKE, SAME = 0.02, 0.001
 """How far what should be one loss may lie apart, as a share of it, and how far when the very same is asked again."""
 
@@ -50,7 +57,7 @@ def _why_kept(session: Session, trainer: Any, base: Any) -> str:
     loader = trainer.callback_handler.train_dataloader
     drawn = Draws(sys.modules["torch"])
     try:
-        with session.clock.instruments.put_aside():
+        with session.clock.instruments.put_aside(), _as_it_was(loader.dataset):
             return _why_no_mean(trainer, loader)
     finally:
         drawn.put_back()
@@ -60,22 +67,43 @@ def _why_no_mean(trainer: Any, loader: Any) -> str:
     """Why its loss isn't a mean over samples, or "". A mean, however its samples are weighted, is the same of each of
     them twice, and lies between those of two halves: the hardest of a batch are the same of each twice.
     """
-    rows = max(2, min(MOST_ROWS, trainer.args.train_batch_size // 2) // 2 * 2)
+    size = trainer.args.train_batch_size
+    rows = max(2, min(MOST_ROWS, size // 2) // 2 * 2)
     apart = max(1, len(loader.dataset) // rows)  # neighbours may be of one class
     items = [loader.dataset[number * apart] for number in range(rows)]
 
     def loss(each: list[Any]) -> float:
-        return _loss(trainer, loader.collate_fn(each))
+        return _loss(trainer, loader.collate_fn([copy.deepcopy(item) for item in each]))  # it may take them apart
 
     once = loss(items)
     if not _lies_between(once, [loss(items)], SAME):
         return ""  # something in it is drawn with each call
-    twice, halves = loss(items + items), [loss(items[::2]), loss(items[1::2])]
+    twice = loss(items + items) if 2 * rows <= size else once
+    halves = [loss(items[::2]), loss(items[1::2])]
+    if not all(map(math.isfinite, (twice, *halves))):
+        return ""  # as of a half without any label
     if not _lies_between(twice, [once], ALIKE):
         return NO_MEAN.format(once=once, rows=rows, others=f"{twice:.3g} of each of them twice")
     if not _lies_between(once, halves, ALIKE):
         return NO_MEAN.format(once=once, rows=rows, others=f"{halves[0]:.3g} and {halves[1]:.3g} of two halves")
     return ""
+
+
+@contextlib.contextmanager
+def _as_it_was(dataset: Any) -> Iterator[None]:
+    """Puts back the attributes of a dataset, and of those that it is a part of: with workers nothing was taken of it in
+    this process, and a file that it opens with its first item would be inherited by those of the next epoch.
+    """
+    attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    while hasattr(dataset, "__dict__") and len(attributes) < MOST_WITHIN:
+        attributes.append((vars(dataset), dict(vars(dataset))))
+        dataset = vars(dataset).get("dataset")
+    try:
+        yield
+    finally:
+        for now, before in attributes:
+            now.clear()
+            now.update(before)
 
 
 def _lies_between(value: float, others: list[float], share: float) -> bool:
@@ -86,5 +114,7 @@ def _lies_between(value: float, others: list[float], share: float) -> bool:
 def _loss(trainer: Any, batch: Any) -> float:
     torch: Any = sys.modules["torch"]
     inputs = trainer._prepare_inputs(batch)
-    with evaluating(trainer.model), torch.no_grad(), trainer.compute_loss_context_manager():
+    # In that mode, and of that size, a compiled model would be compiled anew.
+    stance = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else contextlib.nullcontext()
+    with stance, evaluating(trainer.model), torch.no_grad(), trainer.compute_loss_context_manager():
         return float(trainer.compute_loss(trainer.model, inputs, num_items_in_batch=None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -158,3 +159,79 @@ def test_what_cant_be_asked_is_left_as_it_was() -> None:
     for trainer in (Trainer(_contrastive, iter(_dataset()), _collate), Trainer(_contrastive, _dataset(), refuse)):
         assert "batch_size" not in _after_three_steps(trainer).knobs.kept_by_script
         assert trainer.in_train_mode == [True] * 3
+
+
+class Opening:
+    """A dataset that opens its file with the first item, in each worker for itself: none may inherit an open one."""
+
+    def __init__(self) -> None:
+        self.file: Any = None
+
+    def __len__(self) -> int:
+        return 4 * ROWS
+
+    def __getitem__(self, number: int) -> Any:
+        self.file = self.file or _dataset()
+        return self.file[number]
+
+
+def test_asking_leaves_the_data_as_they_were() -> None:
+    """A collator may take the labels out of its items, which lie in a list: the next epoch has none, then."""
+
+    def collate(rows: list[dict[str, torch.Tensor]]) -> Any:
+        targets = torch.stack([row.pop("y") for row in rows])
+        return {**_collate(rows), "y": targets}
+
+    items = _dataset()
+    reason = _after_three_steps(Trainer(_contrastive, items, collate)).knobs.kept_by_script.get("batch_size", "")
+    assert all(item.keys() == {"x", "y"} for item in items) and reason
+
+    dataset = Opening()
+    session = _after_three_steps(Trainer(_contrastive, torch.utils.data.Subset(dataset, range(64)), _collate))
+    assert dataset.file is None and "batch_size" in session.knobs.kept_by_script
+
+
+def test_a_half_without_any_label_says_nothing() -> None:
+    """The mean over the labelled tokens of none is no number; the one over those of a step is."""
+
+    def labelled(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (outputs - targets).square()[targets.isfinite()].mean()
+
+    items = _dataset()
+    for item in items[::16]:
+        item["y"][:] = math.nan
+    assert "batch_size" not in _after_three_steps(Trainer(labelled, items, _collate)).knobs.kept_by_script
+
+
+@pytest.mark.parametrize(("size", "most"), [(1, 2), (2, 2), (3, 2), (4, 4), (7, 4), (16, 16)])
+def test_no_more_rows_are_asked_about_than_are_trained_on(size: int, most: int) -> None:
+    """Without gradients two take the memory of one: the baseline's peak is the training's."""
+    counts: list[int] = []
+
+    def counted(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if not outputs.requires_grad:
+            counts.append(len(outputs))
+        return _mean(outputs, targets)
+
+    trainer = Trainer(counted, _dataset(), _collate)
+    trainer.args = SimpleNamespace(train_batch_size=size)
+    assert "batch_size" not in _after_three_steps(trainer).knobs.kept_by_script
+    assert max(counts) == most
+    trainer = Trainer(_contrastive, _dataset(), _collate)
+    trainer.args = SimpleNamespace(train_batch_size=size)
+    assert "batch_size" in _after_three_steps(trainer).knobs.kept_by_script
+
+
+@pytest.mark.slow  # it imports the compiler
+def test_nothing_is_compiled_for_the_asking() -> None:
+    """In another mode and of another size a compiled model would be compiled anew, for minutes."""
+    compiled: list[Any] = []
+
+    def compiler(graph: Any, given: Any) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    trainer = Trainer(_contrastive, _dataset(), _collate)
+    trainer.model = torch.compile(trainer.model, backend=compiler)
+    assert "batch_size" in _after_three_steps(trainer).knobs.kept_by_script
+    assert len(compiled) == 1
