@@ -160,3 +160,43 @@ def test_states_are_seen_on_other_backends(
     ran = run_child(write_script(ON_A_BACKEND), argv=(backend, kind), window=window)
     left_out = ran.facts["left_out"].get("grad_accumulation", "")
     assert left_out == ("SpectralNormalization keeps a state that each forward pass changes" * (kind == "state"))
+
+
+@pytest.mark.parametrize("kind", ["logarithm", "masked mean"])
+def test_made_up_rows_without_an_answer_refuse_nothing(begin: Begin, kind: str) -> None:
+    """Of negative numbers there is no logarithm, and of nothing but padding no mean: asked twice, "no number" isn't
+    itself.
+    """
+    k = keras()
+    baseline = begin()
+    given = k.Input((1,))
+    if kind == "logarithm":
+        hidden = k.ops.log(given)
+    else:
+        hidden = k.layers.GlobalAveragePooling1D()(k.layers.Embedding(9, 4, mask_zero=True)(given))
+    model = k.Model(given, k.layers.Dense(1)(k.layers.Dropout(0.1)(hidden)))
+    model.compile("sgd", "mse")
+    places = numpy.arange(24)[:, None] % 8 + 1
+    x = places.astype("float32") if kind == "logarithm" else places
+    model.fit(x, numpy.ones((24, 1)), batch_size=8, verbose=0)
+    assert "grad_accumulation" not in baseline.end()["left_out"]
+
+
+def test_no_more_rows_are_made_up_than_a_batch_has(begin: Begin) -> None:
+    """Of large volumes more than that may not go into the memory."""
+    k = keras()
+    seen: list[int] = []
+
+    class Counting(k.layers.Layer):  # type: ignore[misc, name-defined]  # Keras is imported late
+        def call(self, x: Any, training: bool = False) -> Any:
+            if not training:
+                seen.append(x.shape[0] or 0)
+            return x
+
+    baseline = begin()
+    model = k.Sequential([k.Input((4,)), Counting(), k.layers.Dropout(0.1), k.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    seen.clear()
+    model.fit(*arrays(24), batch_size=2, verbose=0)
+    assert "grad_accumulation" not in baseline.end()["left_out"]
+    assert max(seen) == 2 and 1 in seen

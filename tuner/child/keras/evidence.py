@@ -228,8 +228,8 @@ class Observation:
 
     def _why_whole(self, call: FitCall) -> str:
         """Why the model's batches can't be split, as far as was seen."""
-        fits = self.watches.fits
-        return fits.split.why_whole(call.model, fits.steps.graphs()) if fits is not None else ""
+        fits, rows = self.watches.fits, int(call.written.get("batch_size") or 0)
+        return fits.split.why_whole(call.model, fits.steps.graphs(), rows) if fits is not None else ""
 
     def _remark_on(self, call: FitCall, steps: StepWatch) -> None:
         if steps.by_turns is not None:

@@ -29,7 +29,9 @@ MIXED = "what its model gives for a sample goes by the others of the batch, and 
 UNASKED = "whether what its model gives for a sample goes by the others of the batch can't be told"
 ROWS = 8
 FEWER = (1, 2, 4)
-"""So many rows are asked about, and so many of them alone: one of these may have the same answers by chance."""
+"""So many rows are asked about, no more than a batch has, and so many of them alone: one of these may have the same
+answers by chance.
+"""
 TOLERANCE = 0.05
 """Of the largest number among the answers: sums that are taken otherwise differ by far less, in bfloat16 as well."""
 _STEADY = frozenset({"Normalization", "Discretization"})
@@ -68,10 +70,10 @@ class ObstacleWatch:
         if model not in self._states:
             self._states[model] = self._values(model)
 
-    def why(self, model: Model, graphs: Iterable[ConcreteFunction]) -> str:
+    def why(self, model: Model, graphs: Iterable[ConcreteFunction], rows: int) -> str:
         """Why parts of a batch train the model otherwise than the whole may; "" where nothing shows it.
 
-        ``graphs``: what its training step was traced into, with TensorFlow.
+        ``graphs``: what its training step was traced into, with TensorFlow. ``rows``: of its batches; 0 for unknown.
         """
         if model in self._adding:
             return f"{self._adding[model]} adds a loss of its own, of which it isn't known how it depends on the batch"
@@ -89,11 +91,12 @@ class ObstacleWatch:
         if strictly != reduction:
             return UNCHECKED
         if graphs and model not in self._asked:
-            self._asked[model] = self._mixes(model, graphs)
+            self._asked[model] = self._mixes(model, graphs, min(ROWS, rows or ROWS))
         return self._asked.get(model, "")
 
-    def _mixes(self, model: Model, graphs: Iterable[ConcreteFunction]) -> str:
-        """Whether rows of the model's batches, asked about as in a validation, have other answers by themselves.
+    def _mixes(self, model: Model, graphs: Iterable[ConcreteFunction], most: int) -> str:
+        """Whether rows of the model's batches, asked about as in a validation, have other answers by themselves; the
+        ``most`` that are asked about.
 
         The data are made up, of the shapes and types that the step was traced for.
         """
@@ -102,10 +105,10 @@ class ObstacleWatch:
             x = keras.tree.map_structure(_made_up, keras.utils.unpack_x_y_sample_weight(_batch_of(graphs))[0])
             found: list[list[Any]] = []
             with keras.StatelessScope():
-                for count in (ROWS, ROWS, *FEWER):
+                for count in (most, most, *(fewer for fewer in FEWER if fewer < most)):
                     part = keras.tree.map_structure(lambda rows, count=count: rows[:count], x)
                     answers = keras.tree.flatten(model(part, training=False))
-                    found.append([keras.ops.convert_to_numpy(leaf).astype("float64") for leaf in answers])
+                    found.append([_finite(keras.ops.convert_to_numpy(leaf)) for leaf in answers])
             again, *alike = (all(map(_answers_alike, found[0], others)) for others in found[1:])
         except Exception as error:
             return f"{UNASKED}: {type(error).__name__}" if _has_own_calls(model) else ""
@@ -163,12 +166,21 @@ def _batch_of(graphs: Iterable[ConcreteFunction]) -> Any:
 
 
 def _made_up(spec: Any) -> Any:
-    """``ROWS`` rows of such data: numbers, or zeros and ones where they are whole, as they may be places in a table."""
+    """``ROWS`` rows of such data: numbers above zero, whose logarithms may be taken, or zeros and ones where they are
+    whole, as they may be places in a table.
+    """
     numpy = sys.modules["numpy"]
     chance = numpy.random.default_rng(0)
     shape = [ROWS, *(8 if length is None else length for length in spec.shape.as_list()[1:])]
-    rows = chance.normal(size=shape) if spec.dtype.is_floating else chance.integers(0, 2, shape)
+    rows = abs(chance.normal(size=shape)) if spec.dtype.is_floating else chance.integers(0, 2, shape)
     return sys.modules["tensorflow"].constant(rows, spec.dtype)
+
+
+def _finite(answers: Any) -> Any:
+    """Those answers. ``ArithmeticError`` where there are none, as to a logarithm of zero."""
+    if not sys.modules["numpy"].isfinite(answers := answers.astype("float64")).all():
+        raise ArithmeticError
+    return answers
 
 
 def _answers_alike(whole: Any, others: Any) -> bool:

@@ -73,12 +73,12 @@ class SplitWatch:
         self._made_for[model] = parts
         return is_new
 
-    def why_whole(self, model: Model, graphs: Iterable[ConcreteFunction] = ()) -> str:
+    def why_whole(self, model: Model, graphs: Iterable[ConcreteFunction] = (), rows: int = 0) -> str:
         """What was seen so far for which the model's batches can't be split; "" for nothing.
 
-        ``graphs``: what its training step was traced into, with TensorFlow.
+        ``graphs``: what its training step was traced into, with TensorFlow. ``rows``: of its batches; 0 for unknown.
         """
-        return self.masks.why_whole(model) or self.obstacles.why(model, graphs)
+        return self.masks.why_whole(model) or self.obstacles.why(model, graphs, rows)
 
     def end(self) -> None:
         """The ``fit`` is over."""
