@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from ..patches import instead
 from ..session import Session
 from .draws import Draws
 from .parts import evaluating
@@ -57,7 +58,8 @@ def _why_kept(session: Session, trainer: Any, base: Any) -> str:
     loader = trainer.callback_handler.train_dataloader
     drawn = Draws(sys.modules["torch"])
     try:
-        with session.clock.instruments.put_aside(), _as_it_was(loader.dataset):
+        unheard = instead(trainer, "log", lambda *_, **__: None)  # else its figures would be those of a step
+        with session.clock.instruments.put_aside(), _as_it_was(loader.dataset), _as_it_was(trainer), unheard:
             return _why_no_mean(trainer, loader)
     finally:
         drawn.put_back()
@@ -90,20 +92,22 @@ def _why_no_mean(trainer: Any, loader: Any) -> str:
 
 
 @contextlib.contextmanager
-def _as_it_was(dataset: Any) -> Iterator[None]:
-    """Puts back the attributes of a dataset, and of those that it is a part of: with workers nothing was taken of it in
-    this process, and a file that it opens with its first item would be inherited by those of the next epoch.
+def _as_it_was(asked: Any) -> Iterator[None]:
+    """Puts back the attributes of a trainer, which may count its losses, or of a dataset and what it is a part of:
+    with workers nothing was taken of them in this process, and a file that one opens with its first item would be
+    inherited by the workers of the next epoch.
     """
     attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    while hasattr(dataset, "__dict__") and len(attributes) < MOST_WITHIN:
-        attributes.append((vars(dataset), dict(vars(dataset))))
-        dataset = vars(dataset).get("dataset")
+    while hasattr(asked, "__dict__") and len(attributes) < MOST_WITHIN:
+        attributes.append((vars(asked), dict(vars(asked))))
+        asked = vars(asked).get("dataset")
     try:
         yield
     finally:
         for now, before in attributes:
-            now.clear()
             now.update(before)
+            for name in now.keys() - before.keys():
+                del now[name]
 
 
 def _lies_between(value: float, others: list[float], share: float) -> bool:

@@ -222,6 +222,30 @@ def test_no_more_rows_are_asked_about_than_are_trained_on(size: int, most: int) 
     assert "batch_size" in _after_three_steps(trainer).knobs.kept_by_script
 
 
+def test_what_a_trainer_counts_and_logs_is_of_its_own_steps() -> None:
+    """A loss that is logged as it is computed would be the user's metric, and a warm-up of it would be ahead."""
+
+    class Counting(Trainer):
+        calls = 0
+
+        def __init__(self, *of: Any) -> None:
+            super().__init__(*of)
+            self.logged: list[float] = []
+
+        def log(self, logs: dict[str, float]) -> None:
+            self.logged.append(logs["loss"])
+
+        def compute_loss(self, *of: Any, **told: Any) -> Any:
+            self.calls += 1
+            loss = super().compute_loss(*of, **told)
+            self.log({"loss": loss.item()})
+            return loss
+
+    trainer = Counting(_contrastive, _dataset(), _collate)
+    assert "batch_size" in _after_three_steps(trainer, Counting).knobs.kept_by_script
+    assert (trainer.calls, len(trainer.logged)) == (3, 3)
+
+
 @pytest.mark.slow  # it imports the compiler
 def test_nothing_is_compiled_for_the_asking() -> None:
     """In another mode and of another size a compiled model would be compiled anew, for minutes."""
