@@ -31,6 +31,10 @@ STEP_TOLERANCE = 0.1
 FEWEST_STEPS = 20
 _FEWEST_UPDATES = 5
 """Of a moving average, at least: with fewer nothing tells whether they go by steps or by samples."""
+_MOST_BESIDE = 4.0
+"""Updates of all averages as written to one of a moving one's: some script has one of all steps beside it, or begins it
+late. With more it is another one that goes by the steps.
+"""
 _TOLD_APART = 0.05
 """Rates that differ by more tell whether a schedule follows the steps or the samples, at so many steps at least."""
 _FEWEST_TOLD = 3
@@ -243,7 +247,7 @@ class Trajectory:
         if self.forgetting < _FEWEST_UPDATES or not updates:
             return False
         more = math.log(self.forgetting / updates / before)
-        return abs(more) < abs(more - math.log(factor))
+        return -math.log(_MOST_BESIDE) < more and abs(more) < abs(more - math.log(factor))
 
     def _rates_vary(self, known: Knowledge) -> bool:
         """Whether the rates are others in each run of the same script: by the loss, or by a scaler that skips steps."""

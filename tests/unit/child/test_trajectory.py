@@ -298,3 +298,21 @@ def test_a_constant_rate_moves_with_nothing() -> None:
     made = course(FREED, rates=[[step, 0.1] for step in range(1, 22)], initial_rates=[[0, [0.1]]])
     train_course(made, *[0.2] * 10, initial=0.2)
     assert made.departure() == ""
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "by_steps"),
+    [
+        ((100, 100), 200, True),
+        pytest.param((50, 100), 160, True, id="begins late"),
+        pytest.param((100, 100), 400, True, id="of all, too"),
+        pytest.param((10, 100), 10, False, id="by epochs"),
+        pytest.param((10, 100), 210, False, id="by epochs, beside one of all by steps"),
+        pytest.param((5, 100), 0, False, id="by epochs, of which the first one wasn't through as written"),
+    ],
+)
+def test_a_moving_average_goes_by_steps_or_epochs(now: tuple[int, int], before: int, *, by_steps: bool) -> None:
+    """``before``: updates of averages of all kinds in 200 steps as written; ``now``: of moving ones, and the steps."""
+    made = course(FREED, averagings=before, optimizer_steps=200)
+    made.forgetting, made.session.facts.optimizer_steps = now
+    assert made._averages_by_steps(made.session.request.knowledge, 2.0) is by_steps
