@@ -39,10 +39,16 @@ class Phases:
                 sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook(self._step_begins)
 
     def _step_begins(self, *_: object) -> None:
-        if self._is_open and self._other() is not None:
+        if self._is_open and _may_go_on(self._other()):
             self._is_open = False
             self.on_other()
 
     def _goes_on(self, before: Loader, loader: Loader) -> bool:
         is_alike = before.stack == loader.stack and before.written["shuffle"] == loader.written["shuffle"]
         return is_alike and before.written["batch_size"] != loader.written["batch_size"]
+
+
+def _may_go_on(iterator: object | None) -> bool:
+    """Whether it is there, and not through: a loader whose workers stay holds on to its iterator for the next time."""
+    stays, left = getattr(iterator, "_persistent_workers", False), getattr(iterator, "_tasks_outstanding", 1)
+    return iterator is not None and not (stays and left == 0)
