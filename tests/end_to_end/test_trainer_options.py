@@ -230,6 +230,10 @@ class ByModule:
         return outputs.mean()
 
 
+def _giving_none(self: Any, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+    return super(type(self), self).compute_loss(model, inputs, num_items_in_batch=None)
+
+
 def _decorated(function: Any) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -280,6 +284,7 @@ _PARTIAL = functools.partial(_by_function)
         (_forward_that_wraps, {}, 16, ""),
         (_forward_that_divides, {"compute_loss": _own_loss}, 16, "Own.compute_loss"),
         (_forward_that_divides, {"compute_loss": _telling_nothing}, 16, "Own.compute_loss"),
+        (_forward_that_divides, {"compute_loss": _giving_none}, 16, "Own.compute_loss"),
         (_forward_that_divides, {"compute_loss": _telling}, 16, ""),
         (_forward, {"compute_loss": _telling}, 16, "Classifier"),
         (_forward, {"compute_loss": _own_loss_that_divides}, 16, ""),

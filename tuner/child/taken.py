@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from types import CodeType, FunctionType, MethodType
 
-BETWEEN = ("CACHE", "EXTENDED_ARG", "PRECALL")
+_BETWEEN = ("CACHE", "EXTENDED_ARG", "PRECALL")
 """Instructions that stand between others and do nothing by themselves."""
 READS = ("LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
 _LOCAL = ("LOAD_FAST", "LOAD_FAST_BORROW")
@@ -18,7 +18,7 @@ def instructions_of(code: CodeType) -> list[dis.Instruction]:
     """A code's own instructions, but for those that do nothing by themselves. What loads or stores two locals at once,
     as from Python 3.13 on, is told as two that do so.
     """
-    told = (each for each in dis.get_instructions(code) if each.opname not in BETWEEN)
+    told = (each for each in dis.get_instructions(code) if each.opname not in _BETWEEN)
     return [one for each in told for one in each_local(each)]
 
 

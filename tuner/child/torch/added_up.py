@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import dis
 import inspect
 import textwrap
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import Any
 
 from ..call_sites import codes
 from ..session import Session
+from ..taken import instructions_of
 
 ADDED_UP = "the trainer adds up the gradients of a step's parts, and {name} takes the mean of each by itself"
 ITEMS = "num_items_in_batch"
@@ -116,7 +116,6 @@ def _losses_in(function: Any) -> Iterator[tuple[str, ast.Call]]:
 
 
 def _loads(function: Any) -> set[str]:
-    """Names and words that its code reads."""
-    instructions = (each for code in codes(function.__code__) for each in dis.get_instructions(code))
-    read = (each.argval for each in instructions if each.opname.startswith("LOAD_"))
-    return {name for value in read for name in (value if isinstance(value, tuple) else (value,)) if type(name) is str}
+    """Names and words that its code reads: none by which it only gives an argument, several of which are a constant."""
+    read = (each for code in codes(function.__code__) for each in instructions_of(code))
+    return {each.argval for each in read if each.opname.startswith("LOAD_") and type(each.argval) is str}
