@@ -22,6 +22,7 @@ from tuner.analysis.first_loss import of_batch
 from tuner.analysis.learning import Descent, descent_of
 from tuner.analysis.loss_checks import deciding_metric, longer_screen, loss_checks, remedy, why_untold
 from tuner.analysis.movement import movement_check
+from tuner.analysis.resources import CROWDED_OUT
 from tuner.analysis.stats import Noninferiority
 from tuner.model import Config, Outcome, OutcomeKind, Ratio
 
@@ -35,8 +36,6 @@ METRIC_MOVED = 5.0
 _NAMES_SHOWN = 8
 _TOO_SHORT, _MUCH_LONGER = "too-short", 10
 """The reason of a run that was over after too few steps, and by what factor a screen of more would be longer."""
-_CROWDED_OUT = "crowded-out"
-"""Of one that stood still while others had its cores: no fault of its config's."""
 
 
 @dataclass(frozen=True)
@@ -248,7 +247,7 @@ def _failed_run(pairs: Sequence[Pair]) -> tuple[Noninferiority, str] | None:
             return Noninferiority.INCONCLUSIVE, reason
         if not pair.candidate.complete:
             reason = pair.candidate.detail or f"{pair.candidate.kind}: {pair.candidate.reason}"
-            is_open = pair.candidate.reason in (_TOO_SHORT, _CROWDED_OUT)
+            is_open = pair.candidate.reason in (_TOO_SHORT, CROWDED_OUT)
             return Noninferiority.INCONCLUSIVE if is_open else Noninferiority.FAIL, f"seed {pair.seed}: {reason}"
     return None
 

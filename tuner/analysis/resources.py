@@ -123,31 +123,36 @@ def _wanted(samples: Iterable[ResourceSample]) -> float | None:
     return max(0.0, known[-1][1] - known[0][1]) / elapsed if elapsed > 0 else None
 
 
+CROWDED_OUT = "crowded-out"
+"""Reason of an outcome: it stood still, maybe for want of the cores that others had. No fault of its config's."""
 _CROWDED, _CROWDED_OF_WANTED, _FEWEST_LACKED = 0.25, 0.5, 0.25
 """With as large a share of the cores in others' hands a run of the finals is no evidence, either. One thread on a
 machine with many cores never wants so many; one that polls beside what hangs wants next to none.
 """
 
 
-def lacked_cores(samples: Sequence[ResourceSample], since: float, spare_cores: int = 0) -> float:
-    """Cores that others had and the trial's threads wanted, since that moment of its own clock, which stands still
-    while it is held; all that others had beyond ``spare_cores`` where nothing tells what it wanted.
+def lacked_cores(use: CpuUse, spare_cores: int = 0) -> float:
+    """Cores that others had and the trial's threads wanted; all that others had beyond ``spare_cores`` where nothing
+    tells what it wanted.
     """
-    use = _use_since(samples, since)
     had = max(0.0, use.foreign - spare_cores)
     return had if use.wanted is None else min(had, max(0.0, use.wanted - use.own))
 
 
 def crowded_out(samples: Sequence[ResourceSample], since: float, cores: int, spare_cores: int = 0) -> float:
-    """As ``lacked_cores`` of a machine with so many, where that is so much that what stands still may do so for it: a
-    quarter of the cores, or half of those that it wanted, where these are fewer, and a quarter of one at least; else 0.
+    """As ``lacked_cores`` since that moment of the trial's own clock, on a machine with so many ``cores``, where that
+    is so much that what stands still may do so for it: a quarter of the cores, or half of those that it wanted, where
+    these are fewer, and a quarter of one at least; else 0.
     """
-    lacked, wanted = lacked_cores(samples, since, spare_cores), _use_since(samples, since).wanted
-    least = _CROWDED * cores if wanted is None else min(_CROWDED * cores, _CROWDED_OF_WANTED * wanted)
+    use = use_since(samples, since)
+    lacked, least = lacked_cores(use, spare_cores), _CROWDED * cores
+    if use.wanted is not None:
+        least = min(least, _CROWDED_OF_WANTED * use.wanted)
     return lacked if lacked >= max(least, _FEWEST_LACKED) else 0.0
 
 
-def _use_since(samples: Sequence[ResourceSample], since: float) -> CpuUse:
+def use_since(samples: Sequence[ResourceSample], since: float) -> CpuUse:
+    """The use of the cores since that moment of the trial's own clock, which stands still while it is held."""
     inside = [sample for sample in samples if sample.t - sample.held_s >= since]
     return cpu_use(inside, inside[0].t, inside[-1].t) if inside else CpuUse()
 

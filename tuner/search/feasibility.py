@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tuner.analysis.resources import CROWDED_OUT
 from tuner.model import Trial
-from tuner.search.history import CROWDED_OUT, DEVICE_OOM, HOST_OOM, OUT_OF_MEMORY, History
+from tuner.search.history import DEVICE_OOM, HOST_OOM, OUT_OF_MEMORY, History
 from tuner.search.memory_model import MemoryModel
 from tuner.search.tried import Floats, Indices
 

@@ -13,6 +13,7 @@ from tuner.analysis.bottleneck import Bottleneck, bottleneck_of
 from tuner.analysis.contention import busy_cores
 from tuner.analysis.gain import BaselineTrack
 from tuner.analysis.memory_forecast import Forecast, Forecasts, MemoryLimits
+from tuner.analysis.resources import CROWDED_OUT
 from tuner.analysis.rotation import ENDED
 from tuner.model import Config, Evidence, Measurement, Outcome, OutcomeKind, Phase, Trial, Value, same_value
 from tuner.objective import Objective
@@ -34,8 +35,6 @@ SURE = 1.64
 """And by so many standard deviations of what two trials differ by."""
 DEVICE_OOM, HOST_OOM = "device-oom", "host-oom"
 OUT_OF_MEMORY = frozenset({DEVICE_OOM, HOST_OOM})
-CROWDED_OUT = "crowded-out"
-"""Of a trial that stood still, maybe for want of the cores that others had: no value is blamed for that."""
 KILLED = frozenset({"signal-kill", "worker-killed"})
 """Such a trial was run twice: something kills it each time, as guards against full memory do beside the kernel's."""
 _DIGITS = 9

@@ -18,6 +18,7 @@ from tuner.analysis.resources import (
     energy_use,
     lacked_cores,
     peak_host_bytes,
+    use_since,
     why_no_card_energy,
 )
 from tuner.model import CardUse, Energy
@@ -140,8 +141,8 @@ def test_what_a_trial_lacked_is_what_others_had_of_what_it_wanted(
             wanted_s=None if wanted_s is None else 50.0 + wanted_s,
         ),
     ]  # fmt: skip
-    assert lacked_cores(samples, 20.0, spare) == pytest.approx(lacked)
-    assert lacked_cores(samples, 31.0, spare) == 0.0, "one reading tells nothing"
+    assert lacked_cores(use_since(samples, 20.0), spare) == pytest.approx(lacked)
+    assert lacked_cores(use_since(samples, 31.0), spare) == 0.0, "one reading tells nothing"
 
 
 def test_what_a_hypervisor_took_of_running_threads_was_wanted() -> None:
@@ -151,7 +152,7 @@ def test_what_a_hypervisor_took_of_running_threads_was_wanted() -> None:
         ResourceSample(10.0, cpu_s=10.0, busy_s=20.0, steal_s=10.0, cores=2, wanted_s=10.0),
     ]
     assert cpu_use(samples, 0.0, 10.0).wanted == pytest.approx(2.0), "two threads that computed all the time"
-    assert lacked_cores(samples, 0.0) == pytest.approx(1.0)
+    assert lacked_cores(use_since(samples, 0.0)) == pytest.approx(1.0)
 
 
 def test_what_a_hypervisor_took_is_shared_out_by_who_ran_beside() -> None:
